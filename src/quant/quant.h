@@ -53,6 +53,7 @@ struct Weight {
     const float* scale = nullptr;  // factor(s) applied after decode: one, or one per expert; null = 1
     int32_t experts = 1, out = 0, in = 0;
     int32_t scale_count = 0;       // 0, 1 or experts
+    int32_t expert_rows = 0;       // rows from one expert to the next; 0: out (a fused gate|up tensor has 2·F)
     Quant quant = Quant::f32;
 };
 
@@ -66,6 +67,10 @@ const char* ggml_type_name(uint32_t type_id);       // also of types that are no
 int quant_block(Quant q);  // elements per block; `in` is a multiple of it
 int64_t row_bytes(Quant q, int64_t in);
 inline int64_t row_bytes(const Weight& w) { return row_bytes(w.quant, w.in); }
+// Where a row lies, in rows from `data` (and from `scales`).
+inline int64_t weight_row(const Weight& w, int expert, int row) {
+    return int64_t(expert) * (w.expert_rows ? w.expert_rows : w.out) + row;
+}
 int64_t weight_bytes(const Weight& w);  // codes and scales, all experts
 
 }  // namespace sparkinfer

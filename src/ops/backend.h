@@ -1,0 +1,71 @@
+// backend.h — a machine that executes tapes. Six virtual functions, none of them per op; one backend per device.
+//
+// Threads: one engine thread calls everything here. Work is asynchronous and runs in order: execute() and copy()
+// return at once with a ticket, done() tells.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/result.h"
+#include "ops/tape.h"
+
+namespace sparkinfer {
+
+enum class MemoryKind { arena, kv, state, slots, step, results };
+
+// Memory that lives as long as its backend. `host` is set when the host may read and write `data` directly.
+struct Memory {
+    std::byte* data = nullptr;
+    int64_t bytes = 0;
+    bool host = false;
+};
+
+// The parameters that one op reads together, as the files hold them (host views), in the order it reads them.
+struct WeightGroup {
+    OpCode op;
+    std::vector<Weight> weights;
+};
+
+// Where a backend gets the bytes of a host view without touching the memory map: pread of the file behind it.
+struct ByteSource {
+    virtual ~ByteSource() = default;
+    virtual Result<void> read(const void* view, std::span<std::byte> to) = 0;
+};
+
+struct Compiled {
+    int32_t id = -1;
+};
+struct Ticket {
+    int64_t id = 0;  // tickets complete in ascending order within their queue
+};
+
+struct BackendInfo {
+    std::string name;            // "cpu"
+    std::string device;          // what the machine calls itself
+    int64_t memory_bytes = 0;    // that can be allocated in all
+    DType kv_type = DType::f32;  // what KV pages are kept in by default
+};
+
+class Backend {
+  public:
+    virtual ~Backend() = default;
+    virtual const BackendInfo& info() const = 0;
+    // Zeroed memory; all of it before the first request.
+    virtual Result<Memory> allocate(int64_t bytes, MemoryKind kind) = 0;
+    // Streams a group in, lays it out, repacks it; answers with the weights to use in tapes, in the same order.
+    // Empty entries (no data) stay empty. A weight given twice is placed once.
+    virtual Result<std::vector<Weight>> place(const WeightGroup& group, ByteSource& source) = 0;
+    // Chooses variants and prepares launches. The tape's addresses must be of this backend's memory.
+    virtual Result<Compiled> compile(const Tape& tape) = 0;
+    // Copies the step image to the tape's step address, then runs the tape.
+    virtual Result<Ticket> execute(const Compiled& compiled, std::span<const std::byte> step) = 0;
+    // Copies between this backend's memory and the host's, or within it, after `after` has completed.
+    virtual Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) = 0;
+    // Whether the ticket has completed; with `wait`, not before it has. An error is the device's.
+    virtual Result<bool> done(Ticket ticket, bool wait) = 0;
+};
+
+}  // namespace sparkinfer
