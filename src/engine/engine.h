@@ -1,0 +1,131 @@
+// engine.h — the whole public boundary of the engine: token ids in, token ids out.
+//
+//     auto engine = Engine::open("model.gguf", backend, options);      // files -> model -> memory -> tapes
+//     auto id = engine->submit({.prompt = ids, .max_tokens = 100});    // queued
+//     while (!engine->idle())
+//         for (const Event& e : engine->step().value()) use(e);        // one step of all live sequences
+//
+// Threads: one thread owns an Engine. Everything is allocated in open(); submit() refuses what does not fit.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/metadata.h"
+#include "core/result.h"
+#include "core/types.h"
+#include "ops/backend.h"
+
+namespace sparkinfer {
+
+struct ModelShape;  // model/model.h
+
+struct EngineOptions {
+    int32_t context = 0;        // most tokens of one sequence; 0: the model's own
+    int32_t slots = 1;          // sequences live at once
+    int32_t chunk = 512;        // most prompt rows in one step; a multiple of 64
+    int64_t kv_tokens = 0;      // tokens of KV pages in all; 0: slots × context
+    int32_t state_slots = 0;    // recurrent states in all; 0: what `slots` sequences need
+    int32_t queue = 1024;       // most requests waiting
+    int32_t top_logprobs = kMaxTopLogprobs;
+};
+
+// How tokens are chosen; the defaults are neutral (greedy is temperature 0). Ranges are checked by submit().
+struct SamplingParams {
+    float temperature = 0.8f;        // ≥ 0; 0 is greedy
+    int32_t top_k = 40;              // ≥ 0; 0 is off
+    float top_p = 0.95f;             // (0, 1]; 1 is off
+    float min_p = 0.05f;             // [0, 1]; 0 is off
+    float repeat_penalty = 1.0f;     // > 0; 1 is off
+    int32_t repeat_last_n = 64;      // ≥ -1; -1: all tokens, 0: off
+    float presence_penalty = 0.0f;   // [-2, 2]
+    float frequency_penalty = 0.0f;  // [-2, 2]
+    uint64_t seed = 0;
+    std::vector<std::pair<TokenId, float>> logit_bias;  // ≤ kMaxBias
+};
+
+// A grammar, implemented outside the engine: which tokens may come next. Called from worker threads, one call at a
+// time for one request.
+struct Constraint {
+    virtual ~Constraint() = default;
+    virtual void advance(TokenId token) = 0;
+    virtual void mask(std::span<uint32_t> bits) = 0;  // bit i: token i is allowed; [ceil(V/32)]
+    virtual void rollback(int32_t tokens) = 0;
+};
+
+enum class RequestId : int64_t {};
+
+struct Request {
+    std::vector<TokenId> prompt;         // not empty
+    int32_t max_tokens = -1;             // -1: to an end token or the end of the context
+    SamplingParams sampling;
+    std::vector<TokenId> stop_tokens;    // end tokens; ≤ kMaxStopIds
+    int32_t logprobs = -1;               // -1: none; n ≥ 0: each token's log-probability and n alternatives
+    std::shared_ptr<Constraint> constraint;
+};
+
+enum class FinishReason { none, stop, length, cancelled, error };
+const char* finish_reason_name(FinishReason reason);  // "stop", "length", …
+
+struct TokenLogprobs {
+    float logprob = 0;
+    std::vector<std::pair<TokenId, float>> top;  // best first
+};
+
+// One thing that happened to one request in a step. An event has a token, or a finish, or both (limit reached);
+// the end token itself is not reported.
+struct Event {
+    RequestId request;
+    std::optional<TokenId> token;
+    std::optional<TokenLogprobs> logprobs;
+    FinishReason finish = FinishReason::none;
+    std::string error;  // finish == error
+};
+
+struct PrefillProgress {
+    int32_t done = 0, total = 0;
+};
+
+// A rating of given tokens, for perplexity and evaluation.
+struct ScoreRequest {
+    std::vector<TokenId> tokens;
+    // Receives the raw logits after token i (predicting token i+1), for i ascending from first_logit.
+    std::function<Result<void>(int32_t i, std::span<const float> logits)> on_logits;
+    int32_t first_logit = 0;
+};
+
+class Engine {
+  public:
+    // Opens the files, checks them, gives the model its memory on `backend` (which must outlive the engine) and
+    // compiles its tapes. `progress` (may be empty) hears of bytes placed.
+    static Result<std::unique_ptr<Engine>> open(const std::string& path, Backend& backend, const EngineOptions& options,
+                                                const std::function<void(int64_t done, int64_t total)>& progress = {});
+    virtual ~Engine() = default;
+
+    virtual const Metadata& metadata() const = 0;
+    virtual const ModelShape& shape() const = 0;
+    virtual const EngineOptions& options() const = 0;  // as resolved: no zeros left
+
+    // Queues a request. Errors: parameters out of range, an empty prompt, ids outside the vocabulary, a prompt that
+    // leaves no room in the context, a full queue.
+    virtual Result<RequestId> submit(Request request) = 0;
+    // Ends a request wherever it is; what it held is free after the current step. Unknown ids are ignored.
+    virtual void cancel(RequestId request) = 0;
+    virtual bool idle() const = 0;
+    // Runs one step: prompt chunks and decode rows of the live sequences, mixed. Errors are the device's: every live
+    // request has been ended with it.
+    virtual Result<std::vector<Event>> step() = 0;
+    virtual PrefillProgress prefill_progress(RequestId request) const = 0;
+
+    // Runs tokens as one fresh sequence and hands out logits. REQUIRES: idle().
+    virtual Result<void> score(const ScoreRequest& request) = 0;
+
+    // The tape of a step of `rows` rows at sequence length `length`, for explain. Recorded, not run.
+    virtual Tape record(int32_t rows, OutputKind kind) const = 0;
+};
+
+}  // namespace sparkinfer
