@@ -1,0 +1,64 @@
+# The front door. `make help` lists what there is; every target may be repeated and does only what is missing.
+MODEL ?= models/SmolLM2-135M-Instruct.Q4_1.gguf
+PROMPT ?= In three short sentences: what is a language model, and what can you help me with?
+DEFAULT_MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
+BINARY := build/release/sparkinfer
+PYTHON := .venv/bin/python
+# The prompt reaches the shell as an environment variable, so that quotes and dollars in it stay what they are.
+export PROMPT_TEXT := $(value PROMPT)
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build run test check lint fmt goldens explain bench clean model
+.NOTPARALLEL:
+
+help:  ## this list
+	@echo "sparkinfer: make <target>"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup:  ## install what is missing: Debian packages, the Python environment .venv; check cargo
+	@tools/setup.sh run
+
+build/%/build.ninja: CMakePresets.json
+	cmake --preset $*
+	@touch $@
+
+build: setup build/release/build.ninja  ## the release binary, build/release/sparkinfer
+	@cmake --build --preset release --target sparkinfer
+
+model: setup
+	@[ "$(MODEL)" != "$(DEFAULT_MODEL)" ] || $(PYTHON) tools/fetch_model.py
+
+run: build model  ## answer a prompt: make run PROMPT="…" MODEL=path
+	@$(BINARY) run "$(MODEL)" -p "$$PROMPT_TEXT"
+
+test:  ## set up, build, and run every test (25 minutes from cold on 2 cores, at most)
+	@tools/setup.sh test
+	@python3 tools/ci.py test
+
+check:  ## all that .ci/run wants: format, include rule, tests, sanitizers, clang-tidy on recent changes
+	@tools/setup.sh check
+	@python3 tools/ci.py check
+
+lint:  ## clang-tidy on the whole tree
+	@tools/setup.sh check
+	@$(MAKE) --no-print-directory build/release/build.ninja
+	@python3 tools/ci_tidy.py --all
+
+fmt:  ## format all C++ and Rust
+	@tools/setup.sh check
+	@clang-format-19 -i $$(python3 tools/ci_files.py cpp)
+	@for m in rust/*/Cargo.toml; do if command -v rustfmt >/dev/null; then cargo fmt --manifest-path $$m; fi; done
+
+goldens:  ## make the golden files of tests/golden again (needs gigabytes of oracles; see the script)
+	@tools/setup.sh test
+	@$(PYTHON) tools/make_goldens.py
+
+explain: build model  ## the tape of MODEL as a table: ops, shapes, bytes, floor
+	@$(BINARY) explain "$(MODEL)"
+
+bench: build model  ## tokens per second of MODEL, with % of the memory-bandwidth floor
+	@$(BINARY) bench "$(MODEL)" -p 512 -n 64 -r 3
+
+clean:  ## remove what was built (not .venv, not models)
+	rm -rf build rust/*/target
