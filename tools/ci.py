@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,6 +25,8 @@ PYTHON = str(ROOT / ".venv" / "bin" / "python")
 SANITIZED = ["core", "quant", "load", "ops", "cpu", "model", "engine"]
 SANITIZER_OPTIONS = {"ASAN_OPTIONS": "strict_string_checks=1:detect_stack_use_after_return=1",
                      "UBSAN_OPTIONS": "print_stacktrace=1"}
+SANITIZED_TEST_S = 15 * 60
+LOG_CHARS = 20_000    # of a failed run's output, its end
 
 
 class Totals:
@@ -56,12 +59,11 @@ class Totals:
         return 1 if self.failed else 0
 
 
-def run(*command, **environment):
+def run(*command):
     """Runs a command in the root with no input; returns its exit code."""
     print("+ " + " ".join(str(part) for part in command), flush=True)
     try:
-        return subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, env={**os.environ, **environment},
-                              check=False).returncode
+        return subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False).returncode
     except FileNotFoundError as error:
         print(f"{error.filename} is not installed: run `make setup`", flush=True)
         return 127
@@ -78,7 +80,7 @@ def steps(*commands):
 
 
 def count_junit(path, exit_code):
-    """(passed, failed, skipped) of a JUnit file of ctest or pytest. A run that left no file, or that failed without
+    """(passed, failed, skipped) of a JUnit file of ctest, GoogleTest or pytest. A run that left no file, or that failed without
     naming a test (a crash, nothing collected), is one failure."""
     try:
         cases = list(ElementTree.parse(path).iter("testcase"))
@@ -86,13 +88,12 @@ def count_junit(path, exit_code):
         return 0, 1, 0
     passed = failed = skipped = 0
     for case in cases:
-        # ctest: status run | fail | notrun | disabled; a skipped test is notrun with a <skipped> child that says so,
-        # and so is one whose binary is missing, which must not pass for a skip.
+        # ctest calls a test notrun both when it skipped itself (SKIP_…) and when its binary is missing.
         note = case.find("skipped")
-        missing = note is not None and "not found" in note.get("message", "").lower()
-        if case.find("failure") is not None or case.find("error") is not None or missing:
+        lost = case.get("status") == "notrun" and note is not None and not note.get("message", "").startswith("SKIP_")
+        if case.find("failure") is not None or case.find("error") is not None or lost:
             failed += 1
-        elif note is not None or case.get("status") == "disabled":
+        elif note is not None or case.get("status") in ("disabled", "notrun"):
             skipped += 1
         else:
             passed += 1
@@ -101,17 +102,14 @@ def count_junit(path, exit_code):
     return passed, failed, skipped
 
 
-def ctest(preset, **environment):
-    def part():
-        report = ROOT / "build" / preset / "ctest.xml"
-        report.unlink(missing_ok=True)
-        code = run("ctest", "--test-dir", f"build/{preset}", "-j", str(os.cpu_count()), "--output-on-failure",
-                   "--no-tests=error", "--quiet", "--output-log", f"build/{preset}/ctest.log", "--output-junit",
-                   str(report), **environment)
-        if code != 0:
-            print((ROOT / "build" / preset / "ctest.log").read_text(errors="replace")[-20000:], flush=True)
-        return count_junit(report, code)
-    return part
+def ctest():
+    report, log = ROOT / "build/release/ctest.xml", ROOT / "build/release/ctest.log"
+    report.unlink(missing_ok=True)
+    code = run("ctest", "--test-dir", "build/release", "-j", str(os.cpu_count()), "--output-on-failure",
+               "--no-tests=error", "--quiet", "--output-log", str(log), "--output-junit", str(report))
+    if code != 0 and log.is_file():
+        print(log.read_text(errors="replace")[-LOG_CHARS:], flush=True)
+    return count_junit(report, code)
 
 
 def pytest():
@@ -135,23 +133,44 @@ def clang_format():
 
 
 def build_and_test(totals):
-    built = totals.part("build", steps(("cmake", "--preset", "release"), ("cmake", "--build", "--preset", "release")))
+    built = totals.part("build", steps(("cmake", "--preset", "release"), ("cmake", "--build", "--preset", "release", "--", "-k", "0")))
     fetched = totals.part("model", step(PYTHON, "tools/fetch_model.py"))
     if built and fetched:
-        totals.part("ctest", ctest("release"))
+        totals.part("ctest", ctest)
         totals.part("pytest", pytest)
     else:
         totals.skip("tests", "the build or the model is missing")
     return built
 
 
+def sanitized_test(name):
+    """Runs one test binary of the sanitized build; returns its output and counts."""
+    folder = ROOT / "build" / "asan-ubsan"
+    report = folder / f"{name}.xml"
+    report.unlink(missing_ok=True)
+    try:
+        done = subprocess.run([folder / name, f"--gtest_output=xml:{report}", "--gtest_brief=1"], cwd=folder, text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+                              timeout=SANITIZED_TEST_S, env={**os.environ, **SANITIZER_OPTIONS}, errors="replace")
+    except subprocess.TimeoutExpired:
+        return f"{name}: no end after {SANITIZED_TEST_S} s", (0, 1, 0)
+    counts = count_junit(report, done.returncode)
+    return done.stdout[-LOG_CHARS:] if counts[1] else "", counts
+
+
 def sanitizers(totals):
-    folders = [f for f in SANITIZED if list((ROOT / "src" / f).glob("*_test.cpp"))]
-    built = totals.part("asan build", steps(
-        ("cmake", "--preset", "asan-ubsan"),
-        ("cmake", "--build", "--preset", "asan-ubsan", "--target", *[f"{f}_test" for f in folders])))
-    if built:
-        totals.part("asan tests", ctest("asan-ubsan", **SANITIZER_OPTIONS))
+    tests = [f"{f}_test" for f in SANITIZED if list((ROOT / "src" / f).glob("*_test.cpp"))]
+
+    def run_tests():
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            results = list(pool.map(sanitized_test, tests))
+        for name, (output, counts) in zip(tests, results):
+            print(f"{name}: {counts[0]} passed, {counts[1]} failed\n{output}", flush=True)
+        return tuple(sum(counts[i] for _, counts in results) for i in range(3))
+
+    if totals.part("asan build", steps(("cmake", "--preset", "asan-ubsan"),
+                                       ("cmake", "--build", "--preset", "asan-ubsan", "--target", *tests))):
+        totals.part("asan tests", run_tests)
     else:
         totals.skip("asan tests", "the build failed")
 
