@@ -1,10 +1,12 @@
-// quant.h — a weight matrix is bytes plus a format tag. One Format<Q> per tag holds the block geometry and the
-// defining decoder; with_format is the only switch on the tag.
+// quant.h — a weight matrix is bytes plus a format tag. One Format<Q> per tag holds the block geometry and
+// the defining decoder; with_format is the only switch on the tag.
 //
 // Formats of two kinds:
-//  * self-contained blocks (all GGUF types): `decode_block(const std::byte* block, int i)` is element i of a block;
+//  * self-contained blocks (all GGUF types): `decode_block(const std::byte* block, int i)` is element i of a
+//  block;
 //    rows are contiguous runs of blocks, and no block straddles two rows.
-//  * split planes (safetensors NVFP4 and FP8): codes and scales lie in separate tensors; `decode(const Weight&,
+//  * split planes (safetensors NVFP4 and FP8): codes and scales lie in separate tensors; `decode(const
+//  Weight&,
 //    expert, row, col)` is an element before the factor(s) in Weight::scale.
 // Both kinds offer `decode_row(const Weight&, expert, row, float* out)`, through quant/decode.h.
 #pragma once
@@ -16,24 +18,24 @@
 namespace sparkinfer {
 
 // name in code, name people know, ggml type id (-1: not a GGUF type)
-#define FOREACH_QUANT(X)          \
-    X(f32, "F32", 0)              \
-    X(f16, "F16", 1)              \
-    X(bf16, "BF16", 30)           \
-    X(q4_0, "Q4_0", 2)            \
-    X(q4_1, "Q4_1", 3)            \
-    X(q5_0, "Q5_0", 6)            \
-    X(q5_1, "Q5_1", 7)            \
-    X(q8_0, "Q8_0", 8)            \
-    X(q2_k, "Q2_K", 10)           \
-    X(q3_k, "Q3_K", 11)           \
-    X(q4_k, "Q4_K", 12)           \
-    X(q5_k, "Q5_K", 13)           \
-    X(q6_k, "Q6_K", 14)           \
-    X(iq4_nl, "IQ4_NL", 20)       \
-    X(iq4_xs, "IQ4_XS", 23)       \
-    X(mxfp4, "MXFP4", 39)         \
-    X(nvfp4, "NVFP4", 40)         \
+#define FOREACH_QUANT(X)              \
+    X(f32, "F32", 0)                  \
+    X(f16, "F16", 1)                  \
+    X(bf16, "BF16", 30)               \
+    X(q4_0, "Q4_0", 2)                \
+    X(q4_1, "Q4_1", 3)                \
+    X(q5_0, "Q5_0", 6)                \
+    X(q5_1, "Q5_1", 7)                \
+    X(q8_0, "Q8_0", 8)                \
+    X(q2_k, "Q2_K", 10)               \
+    X(q3_k, "Q3_K", 11)               \
+    X(q4_k, "Q4_K", 12)               \
+    X(q5_k, "Q5_K", 13)               \
+    X(q6_k, "Q6_K", 14)               \
+    X(iq4_nl, "IQ4_NL", 20)           \
+    X(iq4_xs, "IQ4_XS", 23)           \
+    X(mxfp4, "MXFP4", 39)             \
+    X(nvfp4, "NVFP4", 40)             \
     X(nvfp4_split, "NVFP4-split", -1) \
     X(fp8_channel, "FP8-channel", -1) \
     X(fp8_tensor, "FP8-tensor", -1)   \
@@ -52,17 +54,18 @@ struct Weight {
     const void* scales = nullptr;  // split-plane formats: their scales; else null
     const float* scale = nullptr;  // factor(s) applied after decode: one, or one per expert; null = 1
     int32_t experts = 1, out = 0, in = 0;
-    int32_t scale_count = 0;       // 0, 1 or experts
-    int32_t expert_rows = 0;       // rows from one expert to the next; 0: out (a fused gate|up tensor has 2·F)
+    int32_t scale_count = 0;  // 0, 1 or experts
+    int32_t expert_rows = 0;  // rows from one expert to the next; 0: out (a fused gate|up tensor has 2·F)
     Quant quant = Quant::f32;
 };
 
 template <Quant>
 struct Format;  // quant/<name>.h
 
-const char* quant_name(Quant q);                    // "Q4_K"
+const char* quant_name(Quant q);                     // "Q4_K"
 bool quant_from_ggml(uint32_t type_id, Quant* out);  // false: no such type here
-const char* ggml_type_name(uint32_t type_id);       // also of types that are not supported; "unknown" otherwise
+const char* ggml_type_name(uint32_t type_id);  // also of types that are not supported; "unknown" otherwise
+bool ggml_type_geometry(uint32_t type_id, int* block, int* bytes);  // any type in use; false: no such id
 
 int quant_block(Quant q);  // elements per block; `in` is a multiple of it
 int64_t row_bytes(Quant q, int64_t in);

@@ -1,0 +1,39 @@
+// file.h — reading files of the world: a read-only memory map, and a whole small text.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "core/result.h"
+
+namespace sparkinfer {
+
+// A regular file mapped read-only. Owns the mapping; moves, does not copy. Pages are read when touched, so
+// mapping a large file costs nothing. Somebody who truncates the file while it is mapped makes a later access
+// fail with SIGBUS: a limit of memory maps.
+class MappedFile {
+  public:
+    // Fails on a missing or unreadable path, and on anything but a regular file (directory, pipe, device).
+    static Result<MappedFile> open(const std::string& path);
+
+    MappedFile(MappedFile&& other) noexcept;
+    MappedFile& operator=(MappedFile&& other) noexcept;
+    ~MappedFile();
+
+    const std::string& path() const { return path_; }
+    const std::byte* data() const { return data_; }  // null when size() is 0
+    uint64_t size() const { return size_; }          // bytes
+    std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+  private:
+    MappedFile() = default;
+    std::string path_;
+    const std::byte* data_ = nullptr;
+    uint64_t size_ = 0;
+};
+
+// The bytes of a regular file of at most max_bytes.
+Result<std::string> read_text_file(const std::string& path, uint64_t max_bytes);
+
+}  // namespace sparkinfer

@@ -1,0 +1,35 @@
+// block.h — what the block formats share: packed structs over raw bytes, and the traits of both kinds.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "core/half.h"
+#include "core/hd.h"
+#include "quant/quant.h"
+
+// Blocks lie at any address of a file's bytes: no alignment may be assumed, and the access must be allowed to
+// alias the bytes.
+#define SPARKINFER_PACKED __attribute__((packed, may_alias))
+// Inner loops are inlined into the caller so that they are compiled for the caller's instruction set.
+#define SPARKINFER_INLINE __attribute__((always_inline)) inline
+
+namespace sparkinfer {
+
+// The i-th block of type B from `bytes` on.
+template <class B>
+HD SPARKINFER_INLINE const B& block_at(const std::byte* bytes, int64_t i = 0) {
+    return reinterpret_cast<const B*>(bytes)[i];
+}
+
+// Self-contained blocks: Format<q> has block (elements), bytes, decode_block and decode_blocks.
+struct BlockFormat {
+    static constexpr bool split = false;
+};
+
+// Codes and scales in separate planes: Format<q> has block (elements that share `bytes` bytes of codes),
+// bytes, decode, decode_row and scale_bytes.
+struct SplitFormat {
+    static constexpr bool split = true;
+};
+
+}  // namespace sparkinfer
