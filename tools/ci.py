@@ -23,8 +23,6 @@ PYTHON = str(ROOT / ".venv" / "bin" / "python")
 # Folders whose unit tests run under sanitizers too: the engine and everything it stands on. text is Rust behind a C
 # border, cli and server are heavy to compile and run in the end-to-end tests.
 SANITIZED = ["core", "quant", "load", "ops", "cpu", "model", "engine"]
-SANITIZER_OPTIONS = {"ASAN_OPTIONS": "strict_string_checks=1:detect_stack_use_after_return=1",
-                     "UBSAN_OPTIONS": "print_stacktrace=1"}
 SANITIZED_TEST_S = 15 * 60
 LOG_CHARS = 20_000    # of a failed run's output, its end
 
@@ -143,6 +141,13 @@ def build_and_test(totals):
     return built
 
 
+def sanitizer_options():
+    """Environment of a sanitized test; Debian's symbolizer has its version in its name, so it must be pointed at."""
+    symbolizer = f"external_symbolizer_path={shutil.which('llvm-symbolizer-19') or ''}"
+    return {"ASAN_OPTIONS": f"strict_string_checks=1:detect_stack_use_after_return=1:{symbolizer}",
+            "UBSAN_OPTIONS": f"print_stacktrace=1:{symbolizer}"}
+
+
 def sanitized_test(name):
     """Runs one test binary of the sanitized build; returns its output and counts."""
     folder = ROOT / "build" / "asan-ubsan"
@@ -151,7 +156,7 @@ def sanitized_test(name):
     try:
         done = subprocess.run([folder / name, f"--gtest_output=xml:{report}", "--gtest_brief=1"], cwd=folder, text=True,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-                              timeout=SANITIZED_TEST_S, env={**os.environ, **SANITIZER_OPTIONS}, errors="replace")
+                              timeout=SANITIZED_TEST_S, env={**os.environ, **sanitizer_options()}, errors="replace")
     except subprocess.TimeoutExpired:
         return f"{name}: no end after {SANITIZED_TEST_S} s", (0, 1, 0)
     counts = count_junit(report, done.returncode)

@@ -48,10 +48,11 @@ find_missing() {
     [ "$level" = run ] && return
     need_library libgtest-dev
     [ "$level" = test ] && return
-    for c in clang-19 lld-19 clang-tidy-19 clang-format-19; do
-        if [ $c = clang-19 ]; then need_command clang++-19 $c; elif [ $c = lld-19 ]; then need_command ld.lld-19 $c
-        else need_command $c $c; fi
-    done
+    need_command clang++-19 clang-19
+    need_command ld.lld-19 lld-19
+    need_command clang-tidy-19 clang-tidy-19
+    need_command clang-format-19 clang-format-19
+    need_command llvm-symbolizer-19 llvm-19    # names in the sanitizers' stack traces
     need_library libclang-rt-19-dev
 }
 
