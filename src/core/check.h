@@ -15,10 +15,11 @@ std::string check_detail(fmt::format_string<Args...> format, Args&&... args) {
 }
 inline std::string check_detail() { return {}; }
 
-#define CHECK(condition, ...)                                                                              \
-    do {                                                                                                   \
-        if (!(condition)) [[unlikely]]                                                                     \
-            ::sparkinfer::check_failed(__FILE__, __LINE__, #condition, ::sparkinfer::check_detail(__VA_ARGS__)); \
+#define CHECK(condition, ...)                                                    \
+    do {                                                                         \
+        if (!(condition)) [[unlikely]]                                           \
+            ::sparkinfer::check_failed(__FILE__, __LINE__, #condition,           \
+                                       ::sparkinfer::check_detail(__VA_ARGS__)); \
     } while (false)
 
 }  // namespace sparkinfer

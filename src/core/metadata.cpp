@@ -3,9 +3,9 @@
 namespace sparkinfer {
 
 const char* metadata_type_name(const MetadataValue& value) {
-    static constexpr const char* kNames[] = {"boolean",           "integer",           "integer",
-                                             "number",            "string",            "array of booleans",
-                                             "array of integers", "array of numbers", "array of strings"};
+    static constexpr const char* kNames[] = {
+        "boolean",           "integer",           "integer",          "number",          "string",
+        "array of booleans", "array of integers", "array of numbers", "array of strings"};
     return kNames[value.index()];
 }
 
@@ -18,8 +18,10 @@ bool Metadata::insert(std::string key, MetadataValue value) {
     return entries_.emplace(std::move(key), std::move(value)).second;
 }
 
-static Error wrong_type(const Metadata& m, std::string_view key, const MetadataValue& v, const char* expected) {
-    return bad_input("{}: metadata key '{}' is a {}, expected {}", m.source(), key, metadata_type_name(v), expected);
+static Error wrong_type(const Metadata& m, std::string_view key, const MetadataValue& v,
+                        const char* expected) {
+    return bad_input("{}: metadata key '{}' is a {}, expected {}", m.source(), key, metadata_type_name(v),
+                     expected);
 }
 
 static Result<int64_t> to_int(const Metadata& m, std::string_view key, const MetadataValue& v, int64_t min,

@@ -13,9 +13,8 @@
 
 namespace sparkinfer {
 
-using MetadataValue =
-    std::variant<bool, int64_t, uint64_t, double, std::string, std::vector<bool>, std::vector<int64_t>,
-                 std::vector<double>, std::vector<std::string>>;
+using MetadataValue = std::variant<bool, int64_t, uint64_t, double, std::string, std::vector<bool>,
+                                   std::vector<int64_t>, std::vector<double>, std::vector<std::string>>;
 
 // One line a reader understands: "string", "array of integers".
 const char* metadata_type_name(const MetadataValue& value);
@@ -32,8 +31,8 @@ class Metadata {
     bool insert(std::string key, MetadataValue value);
     const std::map<std::string, MetadataValue, std::less<>>& entries() const { return entries_; }
 
-    // Typed access. `require_*` fails on a missing key; `*_or` returns the fallback then. Both fail when the key
-    // has another type or the value does not fit; the message names source, key, found and expected.
+    // Typed access. `require_*` fails on a missing key; `*_or` returns the fallback then. Both fail when the
+    // key has another type or the value does not fit; the message names source, key, found and expected.
     Result<int64_t> require_int(std::string_view key, int64_t min, int64_t max) const;
     Result<int64_t> int_or(std::string_view key, int64_t fallback, int64_t min, int64_t max) const;
     Result<double> require_number(std::string_view key) const;

@@ -47,7 +47,7 @@ template <class... Args>
 template <class T>
 class [[nodiscard]] Result {
   public:
-    Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit on purpose
+    Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT: implicit on purpose
     Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT
     bool ok() const { return state_.index() == 0; }
     explicit operator bool() const { return ok(); }
@@ -89,9 +89,9 @@ class [[nodiscard]] Result<void> {
     auto temp = (expression);                   \
     if (!temp.ok()) return temp.error();        \
     declaration = std::move(temp).value()
-#define TRY_VOID(expression)                             \
-    do {                                                 \
-        auto try_void_result = (expression);             \
+#define TRY_VOID(expression)                                       \
+    do {                                                           \
+        auto try_void_result = (expression);                       \
         if (!try_void_result.ok()) return try_void_result.error(); \
     } while (false)
 

@@ -25,12 +25,12 @@ namespace sparkinfer {
 struct ModelShape;  // model/model.h
 
 struct EngineOptions {
-    int32_t context = 0;        // most tokens of one sequence; 0: the model's own
-    int32_t slots = 1;          // sequences live at once
-    int32_t chunk = 512;        // most prompt rows in one step; a multiple of 64
-    int64_t kv_tokens = 0;      // tokens of KV pages in all; 0: slots × context
-    int32_t state_slots = 0;    // recurrent states in all; 0: what `slots` sequences need
-    int32_t queue = 1024;       // most requests waiting
+    int32_t context = 0;      // most tokens of one sequence; 0: the model's own
+    int32_t slots = 1;        // sequences live at once
+    int32_t chunk = 512;      // most prompt rows in one step; a multiple of 64
+    int64_t kv_tokens = 0;    // tokens of KV pages in all; 0: slots × context
+    int32_t state_slots = 0;  // recurrent states in all; 0: what `slots` sequences need
+    int32_t queue = 1024;     // most requests waiting
     int32_t top_logprobs = kMaxTopLogprobs;
 };
 
@@ -48,8 +48,8 @@ struct SamplingParams {
     std::vector<std::pair<TokenId, float>> logit_bias;  // ≤ kMaxBias
 };
 
-// A grammar, implemented outside the engine: which tokens may come next. Called from worker threads, one call at a
-// time for one request.
+// A grammar, implemented outside the engine: which tokens may come next. Called from worker threads, one call
+// at a time for one request.
 struct Constraint {
     virtual ~Constraint() = default;
     virtual void advance(TokenId token) = 0;
@@ -60,11 +60,11 @@ struct Constraint {
 enum class RequestId : int64_t {};
 
 struct Request {
-    std::vector<TokenId> prompt;         // not empty
-    int32_t max_tokens = -1;             // -1: to an end token or the end of the context
+    std::vector<TokenId> prompt;  // not empty
+    int32_t max_tokens = -1;      // -1: to an end token or the end of the context
     SamplingParams sampling;
-    std::vector<TokenId> stop_tokens;    // end tokens; ≤ kMaxStopIds
-    int32_t logprobs = -1;               // -1: none; n ≥ 0: each token's log-probability and n alternatives
+    std::vector<TokenId> stop_tokens;  // end tokens; ≤ kMaxStopIds
+    int32_t logprobs = -1;             // -1: none; n ≥ 0: each token's log-probability and n alternatives
     std::shared_ptr<Constraint> constraint;
 };
 
@@ -76,8 +76,8 @@ struct TokenLogprobs {
     std::vector<std::pair<TokenId, float>> top;  // best first
 };
 
-// One thing that happened to one request in a step. An event has a token, or a finish, or both (limit reached);
-// the end token itself is not reported.
+// One thing that happened to one request in a step. An event has a token, or a finish, or both (limit
+// reached); the end token itself is not reported.
 struct Event {
     RequestId request;
     std::optional<TokenId> token;
@@ -100,24 +100,25 @@ struct ScoreRequest {
 
 class Engine {
   public:
-    // Opens the files, checks them, gives the model its memory on `backend` (which must outlive the engine) and
-    // compiles its tapes. `progress` (may be empty) hears of bytes placed.
-    static Result<std::unique_ptr<Engine>> open(const std::string& path, Backend& backend, const EngineOptions& options,
-                                                const std::function<void(int64_t done, int64_t total)>& progress = {});
+    // Opens the files, checks them, gives the model its memory on `backend` (which must outlive the engine)
+    // and compiles its tapes. `progress` (may be empty) hears of bytes placed.
+    static Result<std::unique_ptr<Engine>> open(
+        const std::string& path, Backend& backend, const EngineOptions& options,
+        const std::function<void(int64_t done, int64_t total)>& progress = {});
     virtual ~Engine() = default;
 
     virtual const Metadata& metadata() const = 0;
     virtual const ModelShape& shape() const = 0;
     virtual const EngineOptions& options() const = 0;  // as resolved: no zeros left
 
-    // Queues a request. Errors: parameters out of range, an empty prompt, ids outside the vocabulary, a prompt that
-    // leaves no room in the context, a full queue.
+    // Queues a request. Errors: parameters out of range, an empty prompt, ids outside the vocabulary, a
+    // prompt that leaves no room in the context, a full queue.
     virtual Result<RequestId> submit(Request request) = 0;
     // Ends a request wherever it is; what it held is free after the current step. Unknown ids are ignored.
     virtual void cancel(RequestId request) = 0;
     virtual bool idle() const = 0;
-    // Runs one step: prompt chunks and decode rows of the live sequences, mixed. Errors are the device's: every live
-    // request has been ended with it.
+    // Runs one step: prompt chunks and decode rows of the live sequences, mixed. Errors are the device's:
+    // every live request has been ended with it.
     virtual Result<std::vector<Event>> step() = 0;
     virtual PrefillProgress prefill_progress(RequestId request) const = 0;
 

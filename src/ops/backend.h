@@ -1,7 +1,8 @@
-// backend.h — a machine that executes tapes. Six virtual functions, none of them per op; one backend per device.
+// backend.h — a machine that executes tapes. Six virtual functions, none of them per op; one backend per
+// device.
 //
-// Threads: one engine thread calls everything here. Work is asynchronous and runs in order: execute() and copy()
-// return at once with a ticket, done() tells.
+// Threads: one engine thread calls everything here. Work is asynchronous and runs in order: execute() and
+// copy() return at once with a ticket, done() tells.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -55,8 +56,8 @@ class Backend {
     virtual const BackendInfo& info() const = 0;
     // Zeroed memory; all of it before the first request.
     virtual Result<Memory> allocate(int64_t bytes, MemoryKind kind) = 0;
-    // Streams a group in, lays it out, repacks it; answers with the weights to use in tapes, in the same order.
-    // Empty entries (no data) stay empty. A weight given twice is placed once.
+    // Streams a group in, lays it out, repacks it; answers with the weights to use in tapes, in the same
+    // order. Empty entries (no data) stay empty. A weight given twice is placed once.
     virtual Result<std::vector<Weight>> place(const WeightGroup& group, ByteSource& source) = 0;
     // Chooses variants and prepares launches. The tape's addresses must be of this backend's memory.
     virtual Result<Compiled> compile(const Tape& tape) = 0;

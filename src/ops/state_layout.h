@@ -7,9 +7,9 @@
 //   log d    [kMaxVerifyRows][n_v·128]                     F32: their β (v − Sᵀk)
 //   log g    [kMaxVerifyRows][n_v]                         F32: their log decay
 //
-// `position` counts the rows folded so far, modulo columns: the input of folded row n lies in column n % columns, so the
-// taps-1 rows before the next one are at position-1, position-2, …; the `logged` rows follow at position, position+1, ….
-// All zero is the state before the first token.
+// `position` counts the rows folded so far, modulo columns: the input of folded row n lies in column n %
+// columns, so the taps-1 rows before the next one are at position-1, position-2, …; the `logged` rows follow
+// at position, position+1, …. All zero is the state before the first token.
 #pragma once
 #include "ops/ops.h"
 
@@ -21,7 +21,8 @@ struct StateHeader {
 
 struct StateLayout {
     int32_t columns;
-    int64_t s_at, ring_at, log_k_at, log_d_at, log_g_at, bytes;  // byte offsets from the layer's part; 64-aligned
+    int64_t s_at, ring_at, log_k_at, log_d_at, log_g_at,
+        bytes;  // byte offsets from the layer's part; 64-aligned
 };
 
 HD constexpr int64_t align_64(int64_t n) { return (n + 63) / 64 * 64; }

@@ -1,9 +1,9 @@
 // step.h — what changes from step to step (Step) and what lasts with a sequence (Slots).
 //
-// Both are plain bytes at fixed addresses that a tape refers to. A step is one image, written by one copy before
-// the tape runs. A slot is a record that `embed` (by Step's changes) and `output` (the cursor) write.
-// Rows beyond StepHeader::rows, and rows of a stopped slot whose token comes from its cursor, are *absent*: they
-// touch no expert, no page and no state.
+// Both are plain bytes at fixed addresses that a tape refers to. A step is one image, written by one copy
+// before the tape runs. A slot is a record that `embed` (by Step's changes) and `output` (the cursor) write.
+// Rows beyond StepHeader::rows, and rows of a stopped slot whose token comes from its cursor, are *absent*:
+// they touch no expert, no page and no state.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,18 +19,18 @@ constexpr int kMaxBias = 512;      // logit-bias entries of one sequence
 constexpr int kMaxTopLogprobs = 20;
 
 enum RowFlag : uint32_t {
-    kRowOutput = 1,       // this row wants the step's output
-    kRowVerify = 2,       // a drafted token: logged, not folded into the recurrent state
-    kRowFromCursor = 4,   // token, index and positions come from the slot's cursor
+    kRowOutput = 1,      // this row wants the step's output
+    kRowVerify = 2,      // a drafted token: logged, not folded into the recurrent state
+    kRowFromCursor = 4,  // token, index and positions come from the slot's cursor
 };
 
 struct Row {
-    int32_t token;        // id to embed; < 0: row ~token of an input tensor (kept open)
+    int32_t token;  // id to embed; < 0: row ~token of an input tensor (kept open)
     int32_t slot;
     int32_t index;        // place in the sequence, i.e. in its KV pages
     int32_t position[3];  // rotary positions (time, height, width); text: all equal to index
     uint32_t flags;
-    int32_t target;       // kind logprobs: the token whose log-probability is asked; -1: none
+    int32_t target;  // kind logprobs: the token whose log-probability is asked; -1: none
 };
 static_assert(sizeof(Row) == 32);
 
@@ -38,9 +38,9 @@ static_assert(sizeof(Row) == 32);
 struct Segment {
     int32_t slot;
     int32_t first_row, rows;
-    int32_t state_in, state_out;    // recurrent state slots; -1: starts from zero / not kept
-    int32_t accepted;               // logged rows of state_in to fold first; -1: the cursor says
-    int32_t first_save, saves;      // entries of Step's saves: states to keep after inner rows
+    int32_t state_in, state_out;  // recurrent state slots; -1: starts from zero / not kept
+    int32_t accepted;             // logged rows of state_in to fold first; -1: the cursor says
+    int32_t first_save, saves;    // entries of Step's saves: states to keep after inner rows
 };
 static_assert(sizeof(Segment) == 32);
 
@@ -77,7 +77,9 @@ struct StepView {
 
   private:
     template <class T>
-    HD const T* at(int32_t offset) const { return reinterpret_cast<const T*>(base + offset); }
+    HD const T* at(int32_t offset) const {
+        return reinterpret_cast<const T*>(base + offset);
+    }
 };
 
 // Device-owned: advanced by `output` (and later by verify_draft); written by the host through SlotChange only
@@ -97,19 +99,19 @@ enum StopReason : int32_t { kRunning = 0, kStopToken = 1, kStopLimit = 2, kStopH
 
 // How one token is chosen. Neutral values switch a filter off.
 struct Sampling {
-    float temperature;       // 0: greedy
-    int32_t top_k;           // 0: off
-    float top_p;             // 1: off
-    float min_p;             // 0: off
-    float repeat_penalty;    // 1: off; over the last repeat_last_n tokens of prompt and output
-    int32_t repeat_last_n;   // -1: all
-    float presence_penalty;  // 0: off; over generated tokens
-    float frequency_penalty; // 0: off; over generated tokens
-    uint32_t seed[2];        // Philox key
-    int32_t top_logprobs;    // 0 … kMaxTopLogprobs: also report this many alternatives
-    int32_t mask;            // row of the mask array of allowed tokens; -1: none
-    int32_t biases;          // entries of Slot::bias in use
-    int32_t stop_ids;        // entries of Slot::stop_id in use
+    float temperature;        // 0: greedy
+    int32_t top_k;            // 0: off
+    float top_p;              // 1: off
+    float min_p;              // 0: off
+    float repeat_penalty;     // 1: off; over the last repeat_last_n tokens of prompt and output
+    int32_t repeat_last_n;    // -1: all
+    float presence_penalty;   // 0: off; over generated tokens
+    float frequency_penalty;  // 0: off; over generated tokens
+    uint32_t seed[2];         // Philox key
+    int32_t top_logprobs;     // 0 … kMaxTopLogprobs: also report this many alternatives
+    int32_t mask;             // row of the mask array of allowed tokens; -1: none
+    int32_t biases;           // entries of Slot::bias in use
+    int32_t stop_ids;         // entries of Slot::stop_id in use
 };
 
 struct Bias {
@@ -160,17 +162,17 @@ HD inline LiveRow live_row(const StepView& step, const SlotsView& slots, int r) 
 // What `output` (kind select) reports for one row.
 struct Selected {
     int32_t row, slot;
-    int32_t token;          // -1: the row was absent
-    int32_t stopped;        // the slot's StopReason after this token
-    float logprob;          // of the token, log-softmax of the raw logits
-    int32_t tops;           // entries of top in use
+    int32_t token;              // -1: the row was absent
+    int32_t stopped;            // the slot's StopReason after this token
+    float logprob;              // of the token, log-softmax of the raw logits
+    int32_t tops;               // entries of top in use
     Bias top[kMaxTopLogprobs];  // best first; value = log-probability
 };
 
 // What `output` (kind logprobs) reports for one row.
 struct TokenLogprob {
     int32_t row, target;
-    float logprob;          // of the target; 0 when target is -1
+    float logprob;  // of the target; 0 when target is -1
     float log_sum_exp;
     int32_t tops, reserved;
     Bias top[kMaxTopLogprobs];

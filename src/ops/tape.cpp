@@ -22,8 +22,10 @@ void Shapes::expect(const Tensor& t, std::initializer_list<const char*> dims) {
 void Shapes::expect(const Weight& w, std::initializer_list<const char*> dims) {
     CHECK(w.data != nullptr, "{}: a weight is missing", op_);
     auto name = dims.begin();
-    if (dims.size() == 3) bind(*name++, w.experts);
-    else CHECK(w.experts == 1, "{}: a weight has {} experts, expected a plain matrix", op_, w.experts);
+    if (dims.size() == 3)
+        bind(*name++, w.experts);
+    else
+        CHECK(w.experts == 1, "{}: a weight has {} experts, expected a plain matrix", op_, w.experts);
     bind(*name++, w.out);
     bind(*name, w.in);
 }
@@ -73,7 +75,8 @@ void Tape::linear_add(const Tensor& x, const Weight& w, const Tensor& y) {
     add(LinearAdd{x, w, y});
 }
 
-Tensor Tape::linear_glu(const Tensor& x, const Weight& norm, float eps, const Weight& gate, const Weight& up) {
+Tensor Tape::linear_glu(const Tensor& x, const Weight& norm, float eps, const Weight& gate,
+                        const Weight& up) {
     Shapes s("linear_glu");
     s.expect(x, {"T", "D"});
     s.expect(norm, {"one", "D"});
@@ -87,8 +90,8 @@ Tensor Tape::linear_glu(const Tensor& x, const Weight& norm, float eps, const We
 Tensor Tape::attention(Attention op) {
     Shapes s("attention");
     const int32_t d = op.kv.width;
-    CHECK(op.heads > 0 && op.kv.heads > 0 && op.heads % op.kv.heads == 0, "attention: {} query heads over {} heads",
-          op.heads, op.kv.heads);
+    CHECK(op.heads > 0 && op.kv.heads > 0 && op.heads % op.kv.heads == 0,
+          "attention: {} query heads over {} heads", op.heads, op.kv.heads);
     CHECK(op.rope.dims % 2 == 0 && op.rope.dims <= d && op.rope.frequency.in == op.rope.dims / 2,
           "attention: {} rotary dimensions of {} with {} frequencies", op.rope.dims, d, op.rope.frequency.in);
     s.bind("Hq", int64_t(op.heads) * d * (op.gated ? 2 : 1));
@@ -109,8 +112,8 @@ Tensor Tape::attention(Attention op) {
 Tensor Tape::gated_delta(GatedDelta op) {
     Shapes s("gated_delta");
     const StateLayer& l = op.state;
-    CHECK(l.key_heads > 0 && l.value_heads % l.key_heads == 0, "gated_delta: {} value heads over {} key heads",
-          l.value_heads, l.key_heads);
+    CHECK(l.key_heads > 0 && l.value_heads % l.key_heads == 0,
+          "gated_delta: {} value heads over {} key heads", l.value_heads, l.key_heads);
     s.bind("channels", (2 * int64_t(l.key_heads) + l.value_heads) * l.width);
     s.bind("channels", l.channels);
     s.bind("values", int64_t(l.value_heads) * l.width);
@@ -132,15 +135,16 @@ Tensor Tape::gated_delta(GatedDelta op) {
     return op.y;
 }
 
-Tensor Tape::moe_glu(const Tensor& x, const Weight& norm, float eps, const Tensor& logits, const Router& router,
-                     const Weight& gate, const Weight& up) {
+Tensor Tape::moe_glu(const Tensor& x, const Weight& norm, float eps, const Tensor& logits,
+                     const Router& router, const Weight& gate, const Weight& up) {
     Shapes s("moe_glu");
     s.expect(x, {"T", "D"});
     s.expect(norm, {"one", "D"});
     s.expect(logits, {"T", "E"});
     s.expect(gate, {"E", "F", "D"});
     s.expect(up, {"E", "F", "D"});
-    CHECK(router.top_k > 0 && router.top_k <= gate.experts, "moe_glu: {} of {} experts", router.top_k, gate.experts);
+    CHECK(router.top_k > 0 && router.top_k <= gate.experts, "moe_glu: {} of {} experts", router.top_k,
+          gate.experts);
     Tensor y = temporary({x.shape[0], router.top_k, gate.out});
     add(MoeGlu{step_, slots_, x, norm, logits, router, gate, up, eps, Activation::silu, y});
     return y;
@@ -170,7 +174,8 @@ void Tape::output(const Tensor& x, const Weight& norm, float eps, const Weight& 
     s.expect(x, {"T", "D"});
     s.expect(norm, {"one", "D"});
     s.expect(head, {"V", "D"});
-    CHECK(batch.outputs > 0 && batch.outputs <= x.shape[0], "output: {} of {} rows", batch.outputs, x.shape[0]);
+    CHECK(batch.outputs > 0 && batch.outputs <= x.shape[0], "output: {} of {} rows", batch.outputs,
+          x.shape[0]);
     Output op{step_, slots_, x, norm, head, eps, batch.output, batch.top, {}, batch.results, {}};
     if (batch.output == OutputKind::select || batch.output == OutputKind::logprobs)
         op.scratch = temporary({std::min(batch.outputs, 64), head.out});
