@@ -23,14 +23,21 @@ HD inline uint32_t bits_of_float(float value) {
     return bits;
 }
 
+// a where the condition holds, else b, by masks: compilers turn a conditional expression into a branch when
+// one side is float arithmetic, and then do not vectorise the loop around it.
+HD inline uint32_t select_bits(bool condition, uint32_t a, uint32_t b) {
+    const uint32_t mask = 0u - uint32_t(condition);
+    return (a & mask) | (b & ~mask);
+}
+
 // IEEE binary16 to float32, exact; a NaN keeps its payload.
 HD inline float f16_to_f32(uint16_t half) {
     const uint32_t magnitude = half & 0x7fffu, exponent = half & 0x7c00u;
     const uint32_t normal = (magnitude << 13) + (112u << 23);  // rebias 15 -> 127
     const uint32_t special = normal + (112u << 23);            // exponent 31 -> 255: infinity, NaN
     const uint32_t tiny = bits_of_float(float(int32_t(magnitude)) * 0x1p-24f);  // subnormal: m * 2^-24
-    uint32_t bits = exponent == 0 ? tiny : normal;
-    bits = exponent == 0x7c00u ? special : bits;
+    uint32_t bits = select_bits(exponent == 0, tiny, normal);
+    bits = select_bits(exponent == 0x7c00u, special, bits);
     return float_of_bits(bits | (uint32_t(half & 0x8000u) << 16));
 }
 
@@ -70,8 +77,8 @@ HD inline float e4m3_to_f32(uint8_t code) {
     const uint32_t magnitude = code & 0x7fu;
     const uint32_t normal = (magnitude << 20) + (120u << 23);
     const uint32_t tiny = bits_of_float(float(int32_t(magnitude)) * 0x1p-9f);
-    uint32_t bits = magnitude < 8u ? tiny : normal;
-    bits = magnitude == 0x7fu ? 0x7fc00000u : bits;
+    uint32_t bits = select_bits(magnitude < 8u, tiny, normal);
+    bits = select_bits(magnitude == 0x7fu, 0x7fc00000u, bits);
     return float_of_bits(bits | (uint32_t(code & 0x80u) << 24));
 }
 
@@ -79,8 +86,8 @@ HD inline float e4m3_to_f32(uint8_t code) {
 HD inline float e2m1_to_f32(uint32_t code) {
     const uint32_t magnitude = code & 7u;
     const uint32_t normal = (magnitude << 22) + (126u << 23);
-    const uint32_t tiny = magnitude == 0 ? 0u : 0x3f000000u;  // 0 or 0.5
-    return float_of_bits((magnitude < 2u ? tiny : normal) | ((code & 8u) << 28));
+    const uint32_t tiny = magnitude * 0x3f000000u;  // 0 or 0.5
+    return float_of_bits(select_bits(magnitude < 2u, tiny, normal) | ((code & 8u) << 28));
 }
 
 // UE8M0: an exponent alone, 2^(code-127); 255 is NaN in the specification.

@@ -21,15 +21,15 @@ struct Format<Quant::mxfp4> : BlockFormat {
     HD static float decode_block(const std::byte* b, int i) {
         const Block& x = block_at<Block>(b);
         const uint32_t q = i < 16 ? x.qs[i] & 15u : x.qs[i - 16] >> 4;
-        return half_scale(x.e) * float(e2m1_doubled(q));
+        return half_scale(x.e) * e2m1_doubled(q);
     }
     SPARKINFER_INLINE static void decode_blocks(const std::byte* __restrict__ b, int64_t n,
                                                 float* __restrict__ out) {
         for (int64_t i = 0; i < n; i++, out += block) {
             const Block& x = block_at<Block>(b, i);
             const float d = half_scale(x.e);
-            for (int j = 0; j < 16; j++) out[j] = d * float(e2m1_doubled(x.qs[j] & 15u));
-            for (int j = 0; j < 16; j++) out[j + 16] = d * float(e2m1_doubled(x.qs[j] >> 4));
+            for (int j = 0; j < 16; j++) out[j] = d * e2m1_doubled(x.qs[j] & 15u);
+            for (int j = 0; j < 16; j++) out[j + 16] = d * e2m1_doubled(x.qs[j] >> 4);
         }
     }
 };

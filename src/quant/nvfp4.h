@@ -25,7 +25,7 @@ struct Format<Quant::nvfp4> : BlockFormat {
         const Block& x = block_at<Block>(b);
         const int g = i / 16, j = i % 16;
         const uint32_t q = uint32_t(x.qs[8 * g + j % 8] >> (4 * (j / 8))) & 15u;
-        return half_scale(x.d[g]) * float(e2m1_doubled(q));
+        return half_scale(x.d[g]) * e2m1_doubled(q);
     }
     SPARKINFER_INLINE static void decode_blocks(const std::byte* __restrict__ b, int64_t n,
                                                 float* __restrict__ out) {
@@ -35,8 +35,8 @@ struct Format<Quant::nvfp4> : BlockFormat {
                 const float d = half_scale(x.d[g]);
                 const uint8_t* qs = x.qs + 8 * g;
                 float* y = out + 16 * g;
-                for (int j = 0; j < 8; j++) y[j] = d * float(e2m1_doubled(qs[j] & 15u));
-                for (int j = 0; j < 8; j++) y[j + 8] = d * float(e2m1_doubled(qs[j] >> 4));
+                for (int j = 0; j < 8; j++) y[j] = d * e2m1_doubled(qs[j] & 15u);
+                for (int j = 0; j < 8; j++) y[j + 8] = d * e2m1_doubled(qs[j] >> 4);
             }
         }
     }

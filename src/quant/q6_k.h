@@ -22,21 +22,28 @@ struct Format<Quant::q6_k> : BlockFormat {
         const int q = low | ((x.qh[32 * half + l] >> (2 * quarter)) & 3) << 4;
         return f16_to_f32(x.d) * float(x.scales[i / 16]) * float(q - 32);
     }
+    // 16 elements of one group of quarter `kQuarter` of a half.
+    template <int kQuarter>
+    SPARKINFER_INLINE static void decode_group(const uint8_t* __restrict__ ql, const uint8_t* __restrict__ qh,
+                                               float scale, float* __restrict__ out) {
+        constexpr int kLow = 4 * (kQuarter / 2), kHigh = 2 * kQuarter;
+        for (int l = 0; l < 16; l++)
+            out[l] = scale * float((((ql[l] >> kLow) & 15) | ((qh[l] >> kHigh) & 3) << 4) - 32);
+    }
     SPARKINFER_INLINE static void decode_blocks(const std::byte* __restrict__ b, int64_t n,
                                                 float* __restrict__ out) {
         for (int64_t i = 0; i < n; i++, out += block) {
             const Block& x = block_at<Block>(b, i);
             const float d = f16_to_f32(x.d);
-            for (int k = 0; k < 8; k++) {  // 32 elements: two groups
-                const uint8_t* ql = x.ql + 64 * (k / 4) + 32 * (k % 2);
-                const uint8_t* qh = x.qh + 32 * (k / 4);
-                const float s0 = d * float(x.scales[2 * k]), s1 = d * float(x.scales[2 * k + 1]);
-                const int low = 4 * (k / 2 % 2), high = 2 * (k % 4);
-                float* y = out + 32 * k;
-                for (int l = 0; l < 16; l++)
-                    y[l] = s0 * float((((ql[l] >> low) & 15) | ((qh[l] >> high) & 3) << 4) - 32);
-                for (int l = 16; l < 32; l++)
-                    y[l] = s1 * float((((ql[l] >> low) & 15) | ((qh[l] >> high) & 3) << 4) - 32);
+            for (int g = 0; g < 4; g++) {  // left and right 16 of the lines of 32, in each half
+                const uint8_t* ql = x.ql + 64 * (g / 2) + 16 * (g % 2);
+                const uint8_t* qh = x.qh + 32 * (g / 2) + 16 * (g % 2);
+                const int8_t* scales = x.scales + 8 * (g / 2) + g % 2;
+                float* y = out + 128 * (g / 2) + 16 * (g % 2);
+                decode_group<0>(ql, qh, d * float(scales[0]), y);
+                decode_group<1>(ql + 32, qh, d * float(scales[2]), y + 32);
+                decode_group<2>(ql, qh, d * float(scales[4]), y + 64);
+                decode_group<3>(ql + 32, qh, d * float(scales[6]), y + 96);
             }
         }
     }
