@@ -21,6 +21,17 @@ HD SPARKINFER_INLINE const B& block_at(const std::byte* bytes, int64_t i = 0) {
     return reinterpret_cast<const B*>(bytes)[i];
 }
 
+// Hides how a scale was computed. Without it the vectoriser may see through the broadcast and compute the
+// scale once per lane, which costs more than the block.
+SPARKINFER_INLINE float opaque(float value) {
+#if defined(__x86_64__)
+    asm("" : "+x"(value));
+#elif defined(__aarch64__)
+    asm("" : "+w"(value));
+#endif
+    return value;
+}
+
 // Self-contained blocks: Format<q> has block (elements), bytes, decode_block and decode_blocks.
 struct BlockFormat {
     static constexpr bool split = false;

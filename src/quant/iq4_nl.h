@@ -21,7 +21,7 @@ struct Format<Quant::iq4_nl> : BlockFormat {
                                                 float* __restrict__ out) {
         for (int64_t i = 0; i < n; i++, out += block) {
             const Block& x = block_at<Block>(b, i);
-            const float d = f16_to_f32(x.d);
+            const float d = opaque(f16_to_f32(x.d));
             for (int j = 0; j < 16; j++) out[j] = d * iq4_value(x.qs[j] & 15);
             for (int j = 0; j < 16; j++) out[j + 16] = d * iq4_value(x.qs[j] >> 4);
         }

@@ -30,7 +30,7 @@ struct Format<Quant::iq4_xs> : BlockFormat {
                                                 float* __restrict__ out) {
         for (int64_t i = 0; i < n; i++, out += block) {
             const Block& x = block_at<Block>(b, i);
-            const float d = f16_to_f32(x.d);
+            const float d = opaque(f16_to_f32(x.d));
             for (int k = 0; k < 8; k++) {
                 const float scale = d * float(sub_scale(x, k) - 32);
                 const uint8_t* qs = x.qs + 16 * k;

@@ -27,7 +27,7 @@ struct Format<Quant::mxfp4> : BlockFormat {
                                                 float* __restrict__ out) {
         for (int64_t i = 0; i < n; i++, out += block) {
             const Block& x = block_at<Block>(b, i);
-            const float d = half_scale(x.e);
+            const float d = opaque(half_scale(x.e));
             for (int j = 0; j < 16; j++) out[j] = d * e2m1_doubled(x.qs[j] & 15u);
             for (int j = 0; j < 16; j++) out[j + 16] = d * e2m1_doubled(x.qs[j] >> 4);
         }

@@ -32,7 +32,7 @@ struct Format<Quant::nvfp4> : BlockFormat {
         for (int64_t i = 0; i < n; i++, out += block) {
             const Block& x = block_at<Block>(b, i);
             for (int g = 0; g < 4; g++) {
-                const float d = half_scale(x.d[g]);
+                const float d = opaque(half_scale(x.d[g]));
                 const uint8_t* qs = x.qs + 8 * g;
                 float* y = out + 16 * g;
                 for (int j = 0; j < 8; j++) y[j] = d * e2m1_doubled(qs[j] & 15u);

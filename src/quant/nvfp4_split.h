@@ -26,11 +26,17 @@ struct Format<Quant::nvfp4_split> : SplitFormat {
         const int64_t r = int64_t(expert) * w.out + row;
         const auto* __restrict__ codes = static_cast<const uint8_t*>(w.data) + r * (w.in / 2);
         const auto* __restrict__ scales = static_cast<const uint8_t*>(w.scales) + r * (w.in / 16);
-        for (int g = 0; g < w.in / 16; g++, out += 16, codes += 8) {
-            const float scale = e4m3_to_f32(scales[g]);
-            for (int j = 0; j < 8; j++) {
-                out[2 * j] = e2m1_to_f32(codes[j] & 15u) * scale;
-                out[2 * j + 1] = e2m1_to_f32(codes[j] >> 4) * scale;
+        constexpr int kChunk = 256;  // columns whose codes are decoded before the scales are applied
+        for (int first = 0; first < w.in; first += kChunk) {
+            const int columns = w.in - first < kChunk ? w.in - first : kChunk;
+            float* y = out + first;
+            for (int j = 0; j < columns / 2; j++) {
+                y[2 * j] = e2m1_to_f32(codes[first / 2 + j] & 15u);
+                y[2 * j + 1] = e2m1_to_f32(codes[first / 2 + j] >> 4);
+            }
+            for (int g = 0; g < columns / 16; g++) {
+                const float scale = opaque(e4m3_to_f32(scales[first / 16 + g]));
+                for (int j = 0; j < 16; j++) y[16 * g + j] *= scale;
             }
         }
     }

@@ -24,7 +24,7 @@ struct Format<Quant::q2_k> : BlockFormat {
                                                 float* __restrict__ out) {
         for (int64_t i = 0; i < n; i++, out += block) {
             const Block& x = block_at<Block>(b, i);
-            const float d = f16_to_f32(x.d), dmin = f16_to_f32(x.dmin);
+            const float d = opaque(f16_to_f32(x.d)), dmin = opaque(f16_to_f32(x.dmin));
             for (int g = 0; g < 16; g++) {
                 const float scale = d * float(x.scales[g] & 15), minimum = dmin * float(x.scales[g] >> 4);
                 const uint8_t* qs = x.qs + 32 * (g / 8) + 16 * (g % 2);

@@ -25,7 +25,7 @@ struct Format<Quant::q4_k> : BlockFormat {
                                                 float* __restrict__ out) {
         for (int64_t i = 0; i < n; i++, out += block) {
             const Block& x = block_at<Block>(b, i);
-            const float d = f16_to_f32(x.d), dmin = f16_to_f32(x.dmin);
+            const float d = opaque(f16_to_f32(x.d)), dmin = opaque(f16_to_f32(x.dmin));
             for (int p = 0; p < 4; p++) {
                 int s0 = 0, m0 = 0, s1 = 0, m1 = 0;
                 k_scale_min(x.scales, 2 * p, &s0, &m0);

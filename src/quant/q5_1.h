@@ -24,7 +24,7 @@ struct Format<Quant::q5_1> : BlockFormat {
                                                 float* __restrict__ out) {
         for (int64_t i = 0; i < n; i++, out += block) {
             const Block& x = block_at<Block>(b, i);
-            const float d = f16_to_f32(x.d), m = f16_to_f32(x.m);
+            const float d = opaque(f16_to_f32(x.d)), m = opaque(f16_to_f32(x.m));
             const uint32_t qh = x.qh;
             for (int j = 0; j < 16; j++) out[j] = d * float((x.qs[j] & 15) | int((qh >> j) & 1u) << 4) + m;
             for (int j = 0; j < 16; j++)

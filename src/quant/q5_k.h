@@ -28,7 +28,7 @@ struct Format<Quant::q5_k> : BlockFormat {
                                                 float* __restrict__ out) {
         for (int64_t i = 0; i < n; i++, out += block) {
             const Block& x = block_at<Block>(b, i);
-            const float d = f16_to_f32(x.d), dmin = f16_to_f32(x.dmin);
+            const float d = opaque(f16_to_f32(x.d)), dmin = opaque(f16_to_f32(x.dmin));
             for (int k = 0; k < 8; k++) {
                 int scale = 0, minimum = 0;
                 k_scale_min(x.scales, k, &scale, &minimum);

@@ -34,7 +34,7 @@ struct Format<Quant::q6_k> : BlockFormat {
                                                 float* __restrict__ out) {
         for (int64_t i = 0; i < n; i++, out += block) {
             const Block& x = block_at<Block>(b, i);
-            const float d = f16_to_f32(x.d);
+            const float d = opaque(f16_to_f32(x.d));
             for (int g = 0; g < 4; g++) {  // left and right 16 of the lines of 32, in each half
                 const uint8_t* ql = x.ql + 64 * (g / 2) + 16 * (g % 2);
                 const uint8_t* qh = x.qh + 32 * (g / 2) + 16 * (g % 2);

@@ -21,7 +21,7 @@ struct Format<Quant::q8_0> : BlockFormat {
                                                 float* __restrict__ out) {
         for (int64_t i = 0; i < n; i++, out += block) {
             const Block& x = block_at<Block>(b, i);
-            const float d = f16_to_f32(x.d);
+            const float d = opaque(f16_to_f32(x.d));
             for (int j = 0; j < 32; j++) out[j] = d * float(x.qs[j]);
         }
     }
