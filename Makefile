@@ -20,11 +20,11 @@ setup:  ## install what is missing: Debian packages, the Python environment .ven
 	@tools/setup.sh run
 
 build/%/build.ninja: CMakePresets.json
-	cmake --preset $*
+	@cmake --preset $* >&2
 	@touch $@
 
 build: setup build/release/build.ninja  ## the release binary, build/release/sparkinfer
-	@cmake --build --preset release --target sparkinfer
+	@cmake --build --preset release --target sparkinfer >&2
 
 model: setup
 	@[ "$(MODEL)" != "$(DEFAULT_MODEL)" ] || $(PYTHON) tools/fetch_model.py

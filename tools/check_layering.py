@@ -50,14 +50,13 @@ SELF = {"tools/check_layering.py", "tools/check_layering_test.py"}    # they spe
 
 def project_files(tree):
     """All files of the project, relative: what git tracks or would track; every file where there is no git."""
-    listing = subprocess.run(["git", "-C", str(tree), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-                             capture_output=True, check=False)
-    if listing.returncode == 0:
-        names = listing.stdout.decode().split("\0")
-    else:
+    try:
+        names = subprocess.run(["git", "-C", str(tree), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                               capture_output=True, check=True).stdout.decode().split("\0")
+    except (FileNotFoundError, subprocess.CalledProcessError):
         names = [str(path.relative_to(tree)) for path in tree.rglob("*")]
-    skipped = ("build/", ".venv/", ".cache/", "models/", ".git/")
-    return sorted(n for n in set(names) if n and not n.startswith(skipped) and (tree / n).is_file())
+    skipped = re.compile(r"^(build|\.venv|\.cache|models|\.git|rust/\w+/target)/|(^|/)__pycache__/")
+    return sorted(n for n in set(names) if n and not skipped.search(n) and (tree / n).is_file())
 
 
 def check_include(name, included, quoted):

@@ -11,7 +11,10 @@ COMMITS_RECENT = 5
 
 def git(*arguments):
     """Lines that git prints; none where git or the history fails (a tarball, a shallow clone)."""
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return []
     return done.stdout.splitlines() if done.returncode == 0 else []
 
 

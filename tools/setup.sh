@@ -48,6 +48,7 @@ find_missing() {
     [ "$level" = run ] && return
     need_library libgtest-dev
     [ "$level" = test ] && return
+    need_command git git
     need_command clang++-19 clang-19
     need_command ld.lld-19 lld-19
     need_command clang-tidy-19 clang-tidy-19
@@ -56,27 +57,29 @@ find_missing() {
     need_library libclang-rt-19-dev
 }
 
+# How to become root: sets $root, or says what to run by hand and fails.
+find_root() {
+    command="apt-get update && apt-get install -y --no-install-recommends$missing"
+    root=""
+    [ "$(id -u)" = 0 ] && return 0
+    if have sudo && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+        root=sudo
+        return 0
+    fi
+    say "missing packages:$missing"
+    if have sudo; then
+        say "they need root, and sudo cannot ask for a password here. Run once:  sudo sh -c '$command'"
+    else
+        say "they need root, and this machine has no sudo. Run once:  su -c '$command'"
+    fi
+    return 1
+}
+
 apt="apt-get -y -q -o Acquire::Retries=5 -o DPkg::Lock::Timeout=300"
 install_missing() {
-    find_missing
-    [ -n "$missing" ] || return 0
-    command="apt-get update && apt-get install -y --no-install-recommends$missing"
-    if [ "$(id -u)" = 0 ]; then
-        root=""
-    elif have sudo && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
-        root=sudo
-    elif have sudo; then
-        say "missing packages:$missing"
-        say "they need root, and sudo cannot ask for a password here. Run once:  sudo sh -c '$command'"
-        exit 1
-    else
-        say "missing packages:$missing"
-        say "they need root, and this machine has no sudo. Run once:  su -c '$command'"
-        exit 1
-    fi
-    export DEBIAN_FRONTEND=noninteractive
     say "installing$missing"
     # Package lists may be old or absent: refresh, then choose names again by what is offered.
+    # shellcheck disable=SC2086
     $root $apt update >/dev/null || say "apt-get update reported an error; going on with the lists at hand"
     find_missing
     # --no-remove: a package of yours that conflicts is never taken away silently.
@@ -84,27 +87,36 @@ install_missing() {
     if ! $root env DEBIAN_FRONTEND=noninteractive $apt install --no-install-recommends --no-remove $missing </dev/null; then
         say "apt-get could not install:$missing"
         say "sparkinfer is built on Debian 12+ and Ubuntu 24.04+. Look at the message above, then run:  $command"
-        exit 1
+        return 1
     fi
 }
 
+# Rust: distributions' own compilers are often too old, so rustup's is looked for as well.
+check_cargo() {
+    PATH="$PATH:${CARGO_HOME:-${HOME:-}/.cargo}/bin"
+    hint="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal"
+    have curl || hint="apt-get update && apt-get install -y curl && $hint"
+    version=$(cargo --version 2>/dev/null | cut -d' ' -f2) || true
+    case $version in
+        "") say "cargo >= 1.87 is missing. Run once:  $hint"; return 1 ;;
+        0.* | 1.?.* | 1.[0-7]?.* | 1.8[0-6].*)
+            say "cargo $version is too old, 1.87 or newer is needed. Run once:  $hint"; return 1 ;;
+    esac
+}
+
 have python3 || { say "python3 is missing. Run once:  apt-get install -y python3 python3-venv   (as root)"; exit 1; }
+cargo_ok=yes
+check_cargo || cargo_ok=no
 if have dpkg-query && have apt-get; then
-    install_missing
+    find_missing
+    [ -z "$missing" ] || find_root || exit 1
+    [ $cargo_ok = yes ] || exit 1
+    [ -z "$missing" ] || install_missing
 elif ! have c++ || ! have cmake || ! have ninja; then
     say "this is no Debian or Ubuntu system. Needed: a C++20 compiler, cmake >= 3.25, ninja, Boost >= 1.81 with JSON, fmt, spdlog, CLI11"
     exit 1
 fi
-
-# Rust: distributions' own compilers are often too old, so rustup's is looked for as well.
-PATH="$PATH:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin"
-cargo_command="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal"
-cargo_version=$(cargo --version 2>/dev/null | cut -d' ' -f2) || true
-case $cargo_version in
-    "") say "cargo >= 1.87 is missing. Run once:  $cargo_command"; exit 1 ;;
-    0.* | 1.? | 1.?.* | 1.[0-7]? | 1.[0-7]?.* | 1.8[0-6] | 1.8[0-6].*)
-        say "cargo $cargo_version is too old, 1.87 or newer is needed. Run once:  $cargo_command"; exit 1 ;;
-esac
+[ $cargo_ok = yes ] || exit 1
 
 # The pinned Python environment: rebuilt only when its list of pins or the interpreter behind it changed.
 stamp=.venv/.requirements
