@@ -1,0 +1,25 @@
+# The Rust crate rust/text, built by cargo into <build>/rust so that nothing is written in the tree, and the C++
+# library si_text over it. Cargo decides by itself what is stale; the static library changes only when it was.
+find_program(CARGO cargo REQUIRED)
+set(text_lib ${CMAKE_BINARY_DIR}/rust/release/libsparkinfer_text.a)
+file(GLOB text_rust_sources CONFIGURE_DEPENDS rust/text/src/*.rs)
+add_custom_command(
+  OUTPUT ${text_lib}
+  COMMAND ${CARGO} build --quiet --release --locked --manifest-path ${CMAKE_SOURCE_DIR}/rust/text/Cargo.toml
+          --target-dir ${CMAKE_BINARY_DIR}/rust
+  DEPENDS ${text_rust_sources} ${CMAKE_SOURCE_DIR}/rust/text/Cargo.toml ${CMAKE_SOURCE_DIR}/rust/text/Cargo.lock
+  COMMENT "cargo build rust/text"
+  USES_TERMINAL VERBATIM)
+add_custom_target(text_rust DEPENDS ${text_lib})
+add_library(sparkinfer_text_rust STATIC IMPORTED GLOBAL)
+set_target_properties(sparkinfer_text_rust PROPERTIES IMPORTED_LOCATION ${text_lib})
+add_dependencies(sparkinfer_text_rust text_rust)
+
+sparkinfer_folder(text si_core)
+target_link_libraries(si_text PRIVATE sparkinfer_text_rust ${CMAKE_DL_LIBS} m)
+add_dependencies(si_text text_rust)
+
+if(SPARKINFER_TESTS)
+  add_executable(text_probe tests/golden/text/text_probe.cpp)
+  target_link_libraries(text_probe PRIVATE si_text si_load)
+endif()
