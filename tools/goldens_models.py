@@ -24,7 +24,6 @@ import numpy as np
 import torch
 import transformers
 
-import oracle_formats as formats
 from oracle_transformers import Oracle, checkpoint_weights, gguf_weights, kl_divergence
 from tiny_gguf import gguf_tensors, write_tiny_gguf
 from tiny_model import VARIANTS, VOCABULARY, hash_normal, write_hf
@@ -192,12 +191,6 @@ def write_manifest(out, content):
     (out / "manifest.json").write_text("{\n " + ",\n ".join(lines) + "\n}\n")
 
 
-def stored_hashes(folder):
-    """sha256 of every tensor in the folder's safetensors file, which the goldens were computed from."""
-    stored = formats.read_safetensors(folder / "model.safetensors")
-    return {name: [dtype, list(a.shape), sha256(a.tobytes())] for name, (dtype, a) in stored.items()}
-
-
 def variant_goldens(name, args):
     v = VARIANTS[name]
     folder, file = args.work / name, args.work / f"{name}.gguf"
@@ -206,12 +199,16 @@ def variant_goldens(name, args):
     tokens = prompt_tokens(name, 70 if "layout" in v else 130)
     out = GOLDEN / "models" / name
     logits = save_goldens(out, oracle, tokens, folder)
-    manifest = {"variant": name, "versions": versions(), "logits_std": float(logits.std())}
+    checkpoint = sha256((folder / "model.safetensors").read_bytes())
+    manifest = {
+        "variant": name,
+        "versions": versions(),
+        "logits_std": float(logits.std()),
+        "safetensors_sha256": checkpoint,
+    }
     if "experts" in v:
         manifest["smallest_router_margin"] = oracle.smallest_router_margin(tokens)
-    if "layout" in v:
-        manifest["stored"] = stored_hashes(folder)
-    else:
+    if "layout" not in v:
         write_tiny_gguf(v, file)
         theirs = args.work / f"{name}.converter.gguf"
         convert(args.llama_cpp, v, folder, theirs)
