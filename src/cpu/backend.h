@@ -1,0 +1,20 @@
+// backend.h — the reference backend: tapes run on the host's cores, in order, one instruction after the other.
+//
+// float32 values, fixed order of every sum: the bits of a row depend on nothing but that row and its sequence, not on
+// the number of threads, the rows beside it or how a prompt was cut. Everything is done when execute() or copy()
+// returns. Weights are used where they lie, as the file has them.
+#pragma once
+#include <memory>
+
+#include "ops/backend.h"
+
+namespace sparkinfer {
+
+struct CpuOptions {
+    int threads = 0;  // 0: one for each core the process may use; at most kMaxCpuThreads
+};
+constexpr int kMaxCpuThreads = 512;
+
+Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options = {});
+
+}  // namespace sparkinfer
