@@ -4,6 +4,7 @@ PROMPT ?= In three short sentences: what is a language model, and what can you h
 DEFAULT_MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 BINARY := build/release/sparkinfer
 PYTHON := .venv/bin/python
+ORACLE_PYTHON ?= python3
 # The prompt reaches the shell as an environment variable, so that quotes and dollars in it stay what they are.
 export PROMPT_TEXT := $(value PROMPT)
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -50,9 +51,12 @@ fmt:  ## format all C++ and Rust
 	@clang-format-19 -i $$(python3 tools/ci_files.py cpp)
 	@for m in rust/*/Cargo.toml; do if command -v rustfmt >/dev/null; then cargo fmt --manifest-path $$m; fi; done
 
-goldens:  ## make the golden files of tests/golden again (needs gigabytes of oracles; see the script)
-	@tools/setup.sh test
-	@$(PYTHON) tools/make_goldens.py
+goldens: model  ## make tests/golden again: ORACLE_PYTHON=… LLAMA_CPP=source tree LLAMA_BIN=its programs
+	@[ -d "$(LLAMA_CPP)" ] && [ -d "$(LLAMA_BIN)" ] || { echo "make goldens needs a Python with tools/requirements-goldens.txt" \
+		"(ORACLE_PYTHON), the llama.cpp tree of the llama-cpp-python sdist (LLAMA_CPP) and its built programs (LLAMA_BIN)" >&2; exit 2; }
+	$(ORACLE_PYTHON) tools/goldens_quant.py tests/data/quant
+	$(ORACLE_PYTHON) tools/goldens_models.py --llama-cpp "$(LLAMA_CPP)" --llama-bin "$(LLAMA_BIN)"
+	$(ORACLE_PYTHON) tools/goldens_smollm2.py $(DEFAULT_MODEL) --llama-bin "$(LLAMA_BIN)"
 
 explain: build model  ## the tape of MODEL as a table: ops, shapes, bytes, floor
 	@$(BINARY) explain "$(MODEL)"
