@@ -5,6 +5,12 @@
 #include <algorithm>
 #include <cstring>
 
+// GCC takes a wide vector apart before it inlines into a function that has such registers, and then finds its parts
+// uninitialised.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
 #define INLINE __attribute__((always_inline)) inline
 
 namespace sparkinfer {
