@@ -13,6 +13,9 @@
 // Inner loops are inlined into the caller so that they are compiled for the caller's instruction set.
 #define SPARKINFER_INLINE __attribute__((always_inline)) inline
 
+// Before a short inner loop: leave it a loop. A loop of 16 would be unrolled before it can be vectorised.
+#define SPARKINFER_ROLLED _Pragma("GCC unroll 1")
+
 namespace sparkinfer {
 
 // The i-th block of type B from `bytes` on.

@@ -27,7 +27,7 @@ SPARKINFER_INLINE void decode_row_as(const Weight& w, int expert, int row, float
     if constexpr (F::split) {
         F::decode_row(w, expert, row, out);
     } else {
-        const int64_t blocks = w.in / F::block, r = int64_t(expert) * w.out + row;
+        const int64_t blocks = w.in / F::block, r = weight_row(w, expert, row);
         F::decode_blocks(static_cast<const std::byte*>(w.data) + r * blocks * F::bytes, blocks, out);
     }
     if (w.scale_count == 0) return;
@@ -65,7 +65,7 @@ float decode_element(const Weight& w, int expert, int row, int col) {
         if constexpr (F::split) {
             return F::decode(w, expert, row, col);
         } else {
-            const int64_t blocks = w.in / F::block, r = int64_t(expert) * w.out + row;
+            const int64_t blocks = w.in / F::block, r = weight_row(w, expert, row);
             const auto* bytes =
                 static_cast<const std::byte*>(w.data) + (r * blocks + col / F::block) * F::bytes;
             return F::decode_block(bytes, col % F::block);

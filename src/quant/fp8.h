@@ -7,7 +7,7 @@ namespace sparkinfer {
 
 // Row `row` of the codes of a matrix.
 HD SPARKINFER_INLINE const uint8_t* fp8_row(const Weight& w, int expert, int row) {
-    return static_cast<const uint8_t*>(w.data) + (int64_t(expert) * w.out + row) * w.in;
+    return static_cast<const uint8_t*>(w.data) + (weight_row(w, expert, row))*w.in;
 }
 
 // One scale per output row: scales [experts, out].
@@ -17,7 +17,7 @@ struct Format<Quant::fp8_channel> : SplitFormat {
 
     static int64_t scale_bytes(int64_t experts, int64_t out, int64_t) { return experts * out * 4; }
     HD SPARKINFER_INLINE static float row_scale(const Weight& w, int expert, int row) {
-        return static_cast<const float*>(w.scales)[int64_t(expert) * w.out + row];
+        return static_cast<const float*>(w.scales)[weight_row(w, expert, row)];
     }
     HD static float decode(const Weight& w, int expert, int row, int col) {
         return e4m3_to_f32(fp8_row(w, expert, row)[col]) * row_scale(w, expert, row);
@@ -54,7 +54,8 @@ struct Format<Quant::fp8_block> : SplitFormat {
         return experts * tiles(out) * tiles(in) * 4;
     }
     HD SPARKINFER_INLINE static const float* row_scales(const Weight& w, int expert, int row) {
-        return static_cast<const float*>(w.scales) + (expert * tiles(w.out) + row / tile) * tiles(w.in);
+        return static_cast<const float*>(w.scales) +
+               (expert * tiles(weight_row(w, 1, 0)) + row / tile) * tiles(w.in);
     }
     HD static float decode(const Weight& w, int expert, int row, int col) {
         return e4m3_to_f32(fp8_row(w, expert, row)[col]) * row_scales(w, expert, row)[col / tile];

@@ -15,7 +15,7 @@ struct Format<Quant::nvfp4_split> : SplitFormat {
     static int64_t scale_bytes(int64_t experts, int64_t out, int64_t in) { return experts * out * (in / 16); }
 
     HD static float decode(const Weight& w, int expert, int row, int col) {
-        const int64_t r = int64_t(expert) * w.out + row;
+        const int64_t r = weight_row(w, expert, row);
         const auto* codes = static_cast<const uint8_t*>(w.data) + r * (w.in / 2);
         const auto* scales = static_cast<const uint8_t*>(w.scales) + r * (w.in / 16);
         const uint32_t code = uint32_t(codes[col / 2] >> (4 * (col % 2))) & 15u;
@@ -23,7 +23,7 @@ struct Format<Quant::nvfp4_split> : SplitFormat {
     }
 
     SPARKINFER_INLINE static void decode_row(const Weight& w, int expert, int row, float* __restrict__ out) {
-        const int64_t r = int64_t(expert) * w.out + row;
+        const int64_t r = weight_row(w, expert, row);
         const auto* __restrict__ codes = static_cast<const uint8_t*>(w.data) + r * (w.in / 2);
         const auto* __restrict__ scales = static_cast<const uint8_t*>(w.scales) + r * (w.in / 16);
         constexpr int kChunk = 256;  // columns whose codes are decoded before the scales are applied
@@ -36,6 +36,7 @@ struct Format<Quant::nvfp4_split> : SplitFormat {
             }
             for (int g = 0; g < columns / 16; g++) {
                 const float scale = opaque(e4m3_to_f32(scales[first / 16 + g]));
+                SPARKINFER_ROLLED
                 for (int j = 0; j < 16; j++) y[16 * g + j] *= scale;
             }
         }

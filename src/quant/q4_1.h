@@ -23,7 +23,9 @@ struct Format<Quant::q4_1> : BlockFormat {
         for (int64_t i = 0; i < n; i++, out += block) {
             const Block& x = block_at<Block>(b, i);
             const float d = opaque(f16_to_f32(x.d)), m = opaque(f16_to_f32(x.m));
+            SPARKINFER_ROLLED
             for (int j = 0; j < 16; j++) out[j] = d * float(x.qs[j] & 15) + m;
+            SPARKINFER_ROLLED
             for (int j = 0; j < 16; j++) out[j + 16] = d * float(x.qs[j] >> 4) + m;
         }
     }

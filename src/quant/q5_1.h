@@ -26,7 +26,9 @@ struct Format<Quant::q5_1> : BlockFormat {
             const Block& x = block_at<Block>(b, i);
             const float d = opaque(f16_to_f32(x.d)), m = opaque(f16_to_f32(x.m));
             const uint32_t qh = x.qh;
+            SPARKINFER_ROLLED
             for (int j = 0; j < 16; j++) out[j] = d * float((x.qs[j] & 15) | int((qh >> j) & 1u) << 4) + m;
+            SPARKINFER_ROLLED
             for (int j = 0; j < 16; j++)
                 out[j + 16] = d * float((x.qs[j] >> 4) | int((qh >> (j + 16)) & 1u) << 4) + m;
         }
