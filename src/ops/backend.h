@@ -48,6 +48,7 @@ struct BackendInfo {
     std::string device;          // what the machine calls itself
     int64_t memory_bytes = 0;    // that can be allocated in all
     DType kv_type = DType::f32;  // what KV pages are kept in by default
+    bool captures = false;       // compiling a tape is costly: rows are padded to a few classes
 };
 
 class Backend {

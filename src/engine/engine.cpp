@@ -1,0 +1,144 @@
+// engine.cpp — opening, submitting, ending: everything about a request but its steps (steps.cpp).
+#include "engine/engine.h"
+
+#include "engine/live_engine.h"
+
+namespace sparkinfer {
+namespace {
+
+constexpr int32_t kDefaultPipeline = 2, kMaxPipeline = 4;
+
+// Plain memory: what a model without files reads from.
+struct MemoryBytes : ByteSource {
+    Result<void> read(const void* view, std::span<std::byte> to) override {
+        std::copy_n(static_cast<const std::byte*>(view), to.size(), to.data());
+        return {};
+    }
+};
+
+StepLimits step_limits(const EngineOptions& o) {
+    StepLimits l;
+    l.rows = o.chunk + o.slots;
+    l.segments = o.slots;
+    l.saves = o.chunk / kPageTokens + o.slots;
+    l.changes = o.slots * (kAdmissionChanges + 1);
+    // Every slot may be taken in one step, and one of them by a sequence that brings its history.
+    l.payload_words = o.slots * (kSlotWords + pages_for(o.context) + 1) + o.context;
+    return l;
+}
+
+}  // namespace
+
+const char* finish_reason_name(FinishReason reason) {
+    switch (reason) {
+        case FinishReason::none: return "none";
+        case FinishReason::stop: return "stop";
+        case FinishReason::length: return "length";
+        case FinishReason::cancelled: return "cancelled";
+        case FinishReason::error: return "error";
+    }
+    return "?";
+}
+
+Result<std::unique_ptr<Engine>> Engine::open(const std::string& path, Backend& backend,
+                                             const EngineOptions& options,
+                                             const std::function<void(int64_t, int64_t)>& progress) {
+    TRY(std::unique_ptr<Checkpoint> checkpoint, open_checkpoint(path));
+    TRY(std::unique_ptr<Model> model, load_model(*checkpoint));
+    TRY(std::unique_ptr<LiveEngine> engine,
+        LiveEngine::make(std::move(checkpoint), std::move(model), backend, options, {}, progress));
+    return std::unique_ptr<Engine>(std::move(engine));
+}
+
+Result<std::unique_ptr<LiveEngine>> LiveEngine::make(std::unique_ptr<Checkpoint> checkpoint,
+                                                     std::unique_ptr<Model> model, Backend& backend,
+                                                     const EngineOptions& options, const EngineTuning& tuning,
+                                                     const Progress& progress) {
+    CHECK(tuning.pipeline >= 0 && tuning.pipeline <= kMaxPipeline, "a pipeline of {} steps", tuning.pipeline);
+    std::unique_ptr<LiveEngine> e(new LiveEngine(tuning));
+    e->depth_ = tuning.pipeline > 0 ? tuning.pipeline : kDefaultPipeline;
+    if (checkpoint) e->metadata_ = checkpoint->metadata();
+    e->checkpoint_ = std::move(checkpoint);
+    e->model_ = std::move(model);
+    TRY(e->options_, resolve_options(options, e->shape(), e->depth_));
+    const EngineOptions& o = e->options_;
+    RunnerPlan plan;
+    plan.context = o.context;
+    plan.slots = o.slots;
+    plan.rows = o.chunk + o.slots;
+    plan.pages = pages_for(o.kv_tokens);
+    plan.states = o.state_slots;
+    plan.lanes = 2 * e->depth_;
+    plan.top = o.top_logprobs;
+    plan.pad_to_bucket = tuning.pad_to_bucket.value_or(backend.info().captures);
+    plan.limits = step_limits(o);
+    MemoryBytes memory;
+    std::unique_ptr<CheckpointBytes> files;
+    if (e->checkpoint_) files = std::make_unique<CheckpointBytes>(*e->checkpoint_);
+    ByteSource& source = files ? static_cast<ByteSource&>(*files) : memory;
+    TRY(e->runner_, Runner::make(*e->model_, backend, source, plan, progress));
+    const SchedulerLimits limits{o.slots, o.queue, o.context, o.chunk, plan.limits};
+    e->scheduler_ = std::make_unique<Scheduler>(e->runner_->kv(), e->runner_->states(), limits);
+    return e;
+}
+
+LiveEngine::~LiveEngine() {
+    // The backend may still write into memory that it owns; what it reads of ours must outlive that.
+    if (scheduler_)
+        for (const Flight& flight : scheduler_->flights()) (void)runner_->wait(flight.ticket);
+}
+
+std::unique_ptr<Sequence> LiveEngine::new_sequence(Request request) {
+    auto s = std::make_unique<Sequence>();
+    s->id = RequestId(next_request_++);
+    s->sampling = std::move(request.sampling);
+    s->stop_tokens = std::move(request.stop_tokens);
+    s->logprobs = request.logprobs;
+    s->constraint = std::move(request.constraint);
+    s->tokens = std::move(request.prompt);
+    s->prompt = int32_t(s->tokens.size());
+    const int32_t room = options_.context - s->prompt;
+    s->limit = request.max_tokens < 0 ? room : std::min(request.max_tokens, room);
+    s->explicit_end = s->prompt;
+    if (s->constraint) ask_mask(*s, std::nullopt, 0);
+    return s;
+}
+
+Result<RequestId> LiveEngine::submit(Request request) {
+    TRY_VOID(check_request(request, options_, shape()));
+    if (scheduler_->full())
+        return out_of_resources("{} requests are waiting, which is the queue's limit", options_.queue);
+    return scheduler_->add(new_sequence(std::move(request))).id;
+}
+
+void LiveEngine::cancel(RequestId request) {
+    Sequence* s = scheduler_->find(request);
+    if (s) finish(*s, Event{request, {}, {}, FinishReason::cancelled, {}});
+}
+
+bool LiveEngine::idle() const {
+    return scheduler_->empty() && scheduler_->flights().empty() && events_.empty();
+}
+
+PrefillProgress LiveEngine::prefill_progress(RequestId request) const {
+    const Sequence* s = scheduler_->find(request);
+    if (!s) return {};
+    return {std::min(s->fed, s->prompt), s->prompt};
+}
+
+Tape LiveEngine::record(int32_t rows, OutputKind kind) const {
+    return runner_->record(rows, {TapePart::whole, kind, 0});
+}
+
+void LiveEngine::finish(Sequence& s, Event event) {
+    events_.push_back(std::move(event));
+    if (tuning_.keep_finished && s.slot >= 0) finished_[s.id] = scheduler_->keep(s);
+    scheduler_->remove(s);
+}
+
+std::optional<SnapshotId> LiveEngine::finished_point(RequestId request) const {
+    const auto found = finished_.find(request);
+    return found == finished_.end() ? std::nullopt : std::optional(found->second);
+}
+
+}  // namespace sparkinfer

@@ -1,0 +1,234 @@
+#include "engine/runner.h"
+
+#include <algorithm>
+
+namespace sparkinfer {
+namespace {
+
+constexpr int32_t kClasses[] = {1, 4, 8, 16, 32, 64};
+constexpr int64_t align_64_bytes(int64_t n) { return (n + 63) / 64 * 64; }
+
+std::string in_mib(int64_t bytes) { return fmt::format("{:.1f} MiB", double(bytes) / (1 << 20)); }
+
+int64_t mask_words(const ModelShape& shape) { return (int64_t(shape.vocab) + 31) / 32; }
+
+int64_t slots_bytes(const RunnerPlan& plan, const ModelShape& shape) {
+    return align_64_bytes(plan.slots * slot_bytes(pages_for(plan.context), plan.context)) +
+           plan.slots * mask_words(shape) * 4;
+}
+
+int64_t selected_bytes(const RunnerPlan& plan) {
+    return align_64_bytes(plan.slots * int64_t(sizeof(Selected)));
+}
+
+int64_t logprob_bytes(const RunnerPlan& plan) {
+    return align_64_bytes(plan.rows * int64_t(sizeof(TokenLogprob)));
+}
+
+int64_t row_region_bytes(const ModelShape& shape) {
+    return int64_t(kLogitRows) * std::max(shape.vocab, shape.dim) * 4;
+}
+
+int64_t results_bytes(const RunnerPlan& plan, const ModelShape& shape) {
+    return plan.lanes * selected_bytes(plan) + logprob_bytes(plan) + row_region_bytes(shape);
+}
+
+// Refuses before anything is allocated. Weights are not counted: whether a backend copies them is its own
+// affair.
+Result<void> check_memory(const RunnerPlan& plan, const ModelShape& shape, const BackendInfo& info,
+                          int64_t arena_bytes) {
+    const int64_t kv = plan.pages * KvCache::page_bytes(shape.kv, info.kv_type);
+    const int64_t state = plan.states * StatePool::slot_bytes(shape.state);
+    const int64_t rest =
+        slots_bytes(plan, shape) + StepImage::bytes_for(plan.limits) + results_bytes(plan, shape);
+    const int64_t total = kv + state + arena_bytes + rest;
+    if (info.memory_bytes <= 0 || total <= info.memory_bytes) return {};
+    return out_of_resources(
+        "{} sequences of {} tokens need {} (KV pages {}, recurrent states {}, temporaries {}, the rest {}) "
+        "and "
+        "{} has {}: lower the context or the slots",
+        plan.slots, plan.context, in_mib(total), in_mib(kv), in_mib(state), in_mib(arena_bytes), in_mib(rest),
+        info.name, in_mib(info.memory_bytes));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Runner>> Runner::make(const Model& model, Backend& backend, ByteSource& source,
+                                             const RunnerPlan& plan,
+                                             const PlacedWeights::Progress& progress) {
+    std::unique_ptr<Runner> runner(new Runner(model, backend, plan));
+    const int64_t arena = runner->arena_bytes();
+    TRY_VOID(check_memory(plan, model.shape(), backend.info(), arena));
+    Tape dry({}, {}, nullptr);
+    model.forward(dry, runner->batch(1, {TapePart::whole, OutputKind::select, 0}));
+    TRY_VOID(runner->weights_.place(dry, backend, source, progress));
+    TRY_VOID(runner->allocate(arena));
+    if (plan.pad_to_bucket) TRY_VOID(runner->prepare());
+    return runner;
+}
+
+// The most that any tape needs: the largest step with the greediest output.
+int64_t Runner::arena_bytes() const {
+    int64_t bytes = 0;
+    for (OutputKind kind : {OutputKind::none, OutputKind::select, OutputKind::logprobs, OutputKind::logits}) {
+        Tape dry({}, {}, nullptr);
+        model_.forward(dry, batch(row_class(plan_.rows), {TapePart::whole, kind, 0}));
+        bytes = std::max(bytes, dry.arena_bytes());
+    }
+    return bytes;
+}
+
+Result<void> Runner::allocate(int64_t arena_bytes) {
+    const ModelShape& shape = model_.shape();
+    const DType kv_type = backend_.info().kv_type;
+    const auto take = [&](int64_t bytes, MemoryKind kind) -> Result<Memory> {
+        if (bytes == 0) return Memory{};
+        return backend_.allocate(bytes, kind);
+    };
+    TRY(arena_, take(arena_bytes, MemoryKind::arena));
+    TRY(const Memory kv, take(plan_.pages * KvCache::page_bytes(shape.kv, kv_type), MemoryKind::kv));
+    kv_ = std::make_unique<KvCache>(shape.kv, kv_type, kv, plan_.pages);
+    TRY(const Memory state, take(plan_.states * StatePool::slot_bytes(shape.state), MemoryKind::state));
+    states_ = std::make_unique<StatePool>(shape.state, state, plan_.states);
+    TRY(slot_memory_, take(slots_bytes(plan_, shape), MemoryKind::slots));
+    TRY(step_, take(StepImage::bytes_for(plan_.limits), MemoryKind::step));
+    TRY(results_, take(results_bytes(plan_, shape), MemoryKind::results));
+    logprobs_at_ = plan_.lanes * selected_bytes(plan_);
+    rows_at_ = logprobs_at_ + logprob_bytes(plan_);
+    slots_.base = slot_memory_.data;
+    slots_.max_pages = pages_for(plan_.context);
+    slots_.max_tokens = plan_.context;
+    slots_.stride = slot_bytes(slots_.max_pages, slots_.max_tokens);
+    slots_.count = plan_.slots;
+    slots_.mask_words = int32_t(mask_words(shape));
+    slots_.masks =
+        reinterpret_cast<uint32_t*>(slot_memory_.data + align_64_bytes(plan_.slots * slots_.stride));
+    ring_.resize(size_t(plan_.lanes) * 2 + 2);
+    for (Buffer& b : ring_) b.bytes.resize(size_t(StepImage::bytes_for(plan_.limits)));
+    return {};
+}
+
+// Compiles the buckets of the everyday step, so that the first request does not pay for them.
+Result<void> Runner::prepare() {
+    for (int32_t rows : kClasses) {
+        if (rows > row_class(plan_.rows)) break;
+        for (OutputKind kind : {OutputKind::none, OutputKind::select})
+            TRY_VOID(([&]() -> Result<void> {
+                TRY([[maybe_unused]] const Compiled* c, compiled(rows, {TapePart::whole, kind, 0}));
+                return {};
+            }()));
+    }
+    return {};
+}
+
+int32_t Runner::row_class(int32_t rows) const {
+    CHECK(rows > 0, "a step of {} rows", rows);
+    // Above 64, multiples of 8 bound the number of tapes; the few absent rows cost at most an eighth.
+    if (rows > 64) return (rows + 7) / 8 * 8;
+    if (!plan_.pad_to_bucket) return rows;
+    return *std::lower_bound(std::begin(kClasses), std::end(kClasses), rows);
+}
+
+Batch Runner::batch(int32_t rows, TapeKind kind) const {
+    Batch b;
+    b.rows = rows;
+    b.kv = kv_ ? kv_->layers() : shape().kv;
+    b.state = states_ ? states_->layers() : shape().state;
+    b.output = kind.part == TapePart::forward ? OutputKind::none : kind.output;
+    std::byte* results = results_.data;
+    switch (b.output) {
+        case OutputKind::none: break;
+        case OutputKind::select:
+            b.outputs = std::min(rows, plan_.slots);
+            b.results = results + kind.lane * selected_bytes(plan_);
+            break;
+        case OutputKind::logprobs:
+            b.outputs = std::min(rows, plan_.rows);
+            b.top = plan_.top;
+            b.results = results + logprobs_at_;
+            break;
+        case OutputKind::logits:
+        case OutputKind::hidden:
+            b.outputs = std::min(rows, kLogitRows);
+            b.rows_out = reinterpret_cast<float*>(results + rows_at_);
+            break;
+    }
+    return b;
+}
+
+Tape Runner::record(int32_t rows, TapeKind kind) const {
+    Tape tape(StepView{step_.data}, slots_, arena_.data);
+    model_.forward(tape, batch(rows, kind));
+    if (kind.part == TapePart::output) {
+        // The same recording up to the final rows: they lie where the forward half has left them.
+        CHECK(!tape.instrs().empty() && tape.instrs().back().code == OpCode::output,
+              "a tape that does not end in output");
+        tape.instrs().erase(tape.instrs().begin(), tape.instrs().end() - 1);
+    }
+    weights_.bind(tape);
+    return tape;
+}
+
+Result<const Compiled*> Runner::compiled(int32_t rows, TapeKind kind) {
+    const auto key = std::tuple(rows, kind.part, kind.output, kind.lane);
+    const auto found = tapes_.find(key);
+    if (found != tapes_.end()) return &found->second;
+    TRY(const Compiled made, backend_.compile(record(rows, kind)));
+    return &tapes_.emplace(key, made).first->second;
+}
+
+Result<Ticket> Runner::run_span(const StepImage& image, TapeKind kind, const std::vector<int32_t>* outputs) {
+    if (kind.part == TapePart::forward) kind.output = OutputKind::none, kind.lane = 0;
+    if (kind.output == OutputKind::none && kind.part == TapePart::forward) kind.part = TapePart::whole;
+    TRY(const Compiled* tape, compiled(row_class(image.rows()), kind));
+    Buffer& buffer = ring_[ring_next_];
+    ring_next_ = (ring_next_ + 1) % ring_.size();
+    if (buffer.used) TRY_VOID(wait(buffer.ticket));
+    const auto bytes = outputs ? image.write(buffer.bytes, *outputs) : image.write(buffer.bytes);
+    TRY(buffer.ticket, backend_.execute(*tape, bytes));
+    buffer.used = true;
+    last_ = buffer.ticket;
+    return buffer.ticket;
+}
+
+Result<void> Runner::copy_page(const KvCache::Copy& copy) {
+    TRY(const Ticket ticket, backend_.copy(copy.to, copy.from, last_));
+    return wait(ticket);
+}
+
+Result<void> Runner::upload_mask(int32_t slot, std::span<const uint32_t> bits) {
+    auto* row = reinterpret_cast<std::byte*>(slots_.masks + int64_t(slot) * slots_.mask_words);
+    TRY(const Ticket ticket, backend_.copy({row, bits.size_bytes()}, std::as_bytes(bits), Ticket{}));
+    return wait(ticket);
+}
+
+Result<void> Runner::wait(Ticket ticket) {
+    TRY(const bool done, backend_.done(ticket, true));
+    CHECK(done, "waiting for ticket {} has not waited", ticket.id);
+    return {};
+}
+
+template <class T>
+Result<std::span<const T>> Runner::fetch(Ticket ticket, int64_t offset, int64_t count) {
+    const std::span<const std::byte> from(results_.data + offset, size_t(count) * sizeof(T));
+    CHECK(offset + int64_t(from.size()) <= results_.bytes, "results of {} bytes at {} of {}", from.size(),
+          offset, results_.bytes);
+    TRY_VOID(wait(ticket));
+    if (results_.host) return std::span(reinterpret_cast<const T*>(from.data()), size_t(count));
+    fetched_.resize(std::max(fetched_.size(), from.size()));
+    TRY(const Ticket copied, backend_.copy(std::span(fetched_.data(), from.size()), from, ticket));
+    TRY_VOID(wait(copied));
+    return std::span(reinterpret_cast<const T*>(fetched_.data()), size_t(count));
+}
+
+Result<std::span<const Selected>> Runner::selected(Ticket ticket, int32_t lane, int32_t outputs) {
+    return fetch<Selected>(ticket, lane * selected_bytes(plan_), outputs);
+}
+Result<std::span<const TokenLogprob>> Runner::logprobs(Ticket ticket, int32_t outputs) {
+    return fetch<TokenLogprob>(ticket, logprobs_at_, outputs);
+}
+Result<std::span<const float>> Runner::output_rows(Ticket ticket, int64_t floats) {
+    return fetch<float>(ticket, rows_at_, floats);
+}
+
+}  // namespace sparkinfer

@@ -1,0 +1,224 @@
+// steps.cpp — the engine's loop: plan, queue, collect, report.
+#include <algorithm>
+#include <chrono>
+
+#include "engine/live_engine.h"
+
+namespace sparkinfer {
+namespace {
+
+double now_s() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+Result<std::vector<Event>> LiveEngine::step() {
+    CHECK(!verified_, "a step before accept()");
+    const Result<void> done = advance();
+    if (done.ok()) return std::exchange(events_, {});
+    for (RequestId id : scheduler_->requests()) scheduler_->remove(*scheduler_->find(id));
+    scheduler_->flights().clear();
+    events_.clear();
+    return done.error();
+}
+
+Result<void> LiveEngine::advance() {
+    scheduler_->confirm();
+    TRY_VOID(fill());
+    if (!scheduler_->flights().empty()) TRY_VOID(collect());
+    // The next step's masked rows know their last token now; the device need not wait for the next call.
+    if (!scheduler_->flights().empty()) TRY_VOID(finish_select(scheduler_->flights().front()));
+    return {};
+}
+
+Result<void> LiveEngine::drain() {
+    while (!scheduler_->flights().empty()) {
+        TRY_VOID(finish_select(scheduler_->flights().front()));
+        TRY_VOID(collect());
+        scheduler_->confirm();
+    }
+    return {};
+}
+
+Result<void> LiveEngine::fill() {
+    const std::deque<Flight>& flights = scheduler_->flights();
+    while (int32_t(flights.size()) < depth_) {
+        // A forward pass would overwrite the rows that a pending choice reads.
+        if (!flights.empty() && flights.back().select_pending) break;
+        if (scheduler_->short_of_memory()) {
+            if (!flights.empty()) break;
+            relieve();
+            continue;
+        }
+        Flight flight = scheduler_->plan(mixed_rows());
+        if (flight.segments.empty()) {
+            if (!flights.empty() || scheduler_->empty()) break;
+            relieve();
+            continue;
+        }
+        TRY_VOID(launch(std::move(flight)));
+        if (tuning_.pipeline == 0) {
+            TRY(const bool idle, runner_->finished(flights.back().ticket));
+            if (idle) break;
+        }
+    }
+    return {};
+}
+
+// Nothing can run for want of pages or states: somebody gives way; the last one left ends with an error.
+void LiveEngine::relieve() {
+    if (scheduler_->preempt_one()) return;
+    Sequence& s = *scheduler_->find(scheduler_->first());
+    finish(s, Event{s.id,
+                    {},
+                    {},
+                    FinishReason::error,
+                    fmt::format(
+                        "no memory is left for token {}: {} of {} KV pages and {} of {} recurrent states are "
+                        "free",
+                        s.fed, runner_->kv().free(), runner_->kv().pages(), runner_->states().pool().free(),
+                        runner_->states().pool().count())});
+}
+
+// Prompt rows that fit beside decode rows into the time aimed at; at least a page, so that everybody moves
+// on.
+int32_t LiveEngine::mixed_rows() const {
+    if (tuning_.mixed_step_ms <= 0 || prefill_row_s_ <= 0) return options_.chunk;
+    const double rows = tuning_.mixed_step_ms / 1e3 / prefill_row_s_;
+    if (rows >= options_.chunk) return options_.chunk;
+    return std::max(kPageTokens, int32_t(rows) / kPageTokens * kPageTokens);
+}
+
+Result<void> LiveEngine::launch(Flight flight) {
+    for (const KvCache::Copy& copy : scheduler_->take_copies()) TRY_VOID(runner_->copy_page(copy));
+    for (const FlightSegment& segment : flight.segments)
+        if (segment.output >= 0) (segment.masked ? flight.masked : flight.plain).push_back(segment.output);
+    flight.lane = int32_t(launched_++ % depth_);
+    flight.queued_at = now_s();
+    const OutputKind kind = flight.outputs.empty() ? OutputKind::none : OutputKind::select;
+    if (flight.masked.empty()) {
+        TRY(flight.ticket, runner_->run(flight.image, {TapePart::whole, kind, flight.lane}));
+    } else {
+        TRY(flight.ticket, runner_->run(flight.image, {TapePart::forward, kind, flight.lane}));
+        flight.select_pending = true;
+        if (!flight.plain.empty()) {
+            std::vector<int32_t> rows;
+            for (int32_t output : flight.plain) rows.push_back(flight.outputs[size_t(output)]);
+            TRY(flight.ticket, runner_->run(flight.image, {TapePart::output, kind, flight.lane}, rows));
+        }
+    }
+    scheduler_->launched(flight);
+    scheduler_->flights().push_back(std::move(flight));
+    return {};
+}
+
+// Queues the choice of the masked rows. REQUIRES: every earlier step is collected.
+Result<void> LiveEngine::finish_select(Flight& flight) {
+    if (!flight.select_pending) return {};
+    std::vector<int32_t> rows, outputs;
+    for (const FlightSegment& segment : flight.segments) {
+        Sequence* s = segment.masked && segment.request ? scheduler_->find(*segment.request) : nullptr;
+        if (!s) continue;
+        CHECK(s->mask, "request {} has no mask under way", int64_t(s->id));
+        mask_pool_.wait(*s->mask);
+        const std::vector<uint32_t>& bits = s->mask->bits;
+        if (std::all_of(bits.begin(), bits.end(), [](uint32_t word) { return word == 0; })) {
+            finish(*s, Event{s->id,
+                             {},
+                             {},
+                             FinishReason::error,
+                             fmt::format("the constraint allows no token at index {}", s->tokens.size())});
+            continue;
+        }
+        TRY_VOID(runner_->upload_mask(s->slot, bits));
+        s->mask.reset();
+        rows.push_back(flight.outputs[size_t(segment.output)]);
+        outputs.push_back(segment.output);
+    }
+    flight.masked = outputs;
+    flight.select_pending = false;
+    if (rows.empty()) return {};
+    TRY(flight.masked_ticket,
+        runner_->run(flight.image, {TapePart::output, OutputKind::select, depth_ + flight.lane}, rows));
+    return {};
+}
+
+void LiveEngine::ask_mask(Sequence& s, std::optional<TokenId> advance, int32_t rollback) {
+    CHECK(!s.mask, "request {} asks for a mask twice", int64_t(s.id));
+    s.mask = std::make_shared<MaskJob>();
+    s.mask->constraint = s.constraint;
+    s.mask->advance = advance;
+    s.mask->rollback = rollback;
+    s.mask->bits.resize((size_t(shape().vocab) + 31) / 32);
+    mask_pool_.submit(s.mask);
+}
+
+// What the step chose, by place among its outputs.
+Result<std::vector<Selected>> LiveEngine::results(Flight& flight) {
+    std::vector<Selected> chosen(flight.outputs.size());
+    TRY_VOID(runner_->wait(flight.ticket));
+    if (!flight.plain.empty()) {
+        TRY(const auto plain, runner_->selected(flight.ticket, flight.lane, int32_t(flight.plain.size())));
+        for (size_t i = 0; i < plain.size(); ++i) chosen[size_t(flight.plain[i])] = plain[i];
+    }
+    if (!flight.masked.empty()) {
+        const auto count = int32_t(flight.masked.size());
+        TRY(const auto masked, runner_->selected(flight.masked_ticket, depth_ + flight.lane, count));
+        for (size_t i = 0; i < masked.size(); ++i) chosen[size_t(flight.masked[i])] = masked[i];
+    }
+    return chosen;
+}
+
+Result<void> LiveEngine::collect() {
+    TRY_VOID(finish_select(scheduler_->flights().front()));
+    TRY(const std::vector<Selected> chosen, results(scheduler_->flights().front()));
+    // Still listed while it is delivered: a sequence that ends must find its rows.
+    const Flight& flight = scheduler_->flights().front();
+    if (flight.prefill_rows >= kPageTokens)
+        prefill_row_s_ = (now_s() - flight.queued_at) / flight.image.rows();
+    for (const FlightSegment& segment : flight.segments)
+        deliver(segment, segment.output >= 0 ? &chosen[size_t(segment.output)] : nullptr);
+    for (const FlightSegment& segment : flight.segments)
+        CHECK(segment.fallback < 0, "a collected row could still be taken back");
+    scheduler_->flights().pop_front();
+    return {};
+}
+
+void LiveEngine::deliver(const FlightSegment& segment, const Selected* chosen) {
+    Sequence* s = segment.request ? scheduler_->find(*segment.request) : nullptr;
+    if (!s) return;
+    Event event{s->id, {}, {}, FinishReason::none, {}};
+    if (!chosen) {
+        event.finish = FinishReason::length;
+        if (s->limit == 0 && !s->explicit_rows_left()) finish(*s, std::move(event));
+        return;
+    }
+    if (chosen->token < 0 || chosen->token >= shape().vocab || chosen->slot != s->slot) {
+        event.finish = FinishReason::error;
+        event.error = fmt::format("the device chose token {} for slot {}, expected one of {} for slot {}",
+                                  chosen->token, chosen->slot, shape().vocab, s->slot);
+        return finish(*s, std::move(event));
+    }
+    if (chosen->stopped == kStopToken) {
+        event.finish = FinishReason::stop;
+        return finish(*s, std::move(event));
+    }
+    const auto token = TokenId(chosen->token);
+    s->tokens.push_back(token);
+    event.token = token;
+    if (s->logprobs >= 0) {
+        TokenLogprobs& l = event.logprobs.emplace();
+        l.logprob = chosen->logprob;
+        for (int32_t i = 0; i < chosen->tops; ++i)
+            l.top.emplace_back(TokenId(chosen->top[i].token), chosen->top[i].value);
+    }
+    if (s->generated() >= s->limit) {
+        event.finish = FinishReason::length;
+        return finish(*s, std::move(event));
+    }
+    if (s->constraint) ask_mask(*s, token, 0);
+    events_.push_back(std::move(event));
+}
+
+}  // namespace sparkinfer
