@@ -129,7 +129,7 @@ def llama_cpp_logits(path, tokens):
     """llama.cpp's CPU logits after each token."""
     import llama_cpp
 
-    model = llama_cpp.Llama(str(path), n_ctx=256, n_batch=256, logits_all=True, verbose=False, n_threads=2)
+    model = llama_cpp.Llama(str(path), n_ctx=256, n_batch=256, logits_all=True, verbose=False, n_threads=1)
     model.eval(tokens.tolist())
     return model.scores[: len(tokens)].astype(np.float64)
 
@@ -267,7 +267,7 @@ def main():
     )
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "tiny-models")
     args = parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # a busy machine stalls at every barrier
     for name in args.variants or [*VARIANTS, *("quantised:" + arch for arch in QUANTISED)]:
         if name.startswith("quantised:"):
             quantised_goldens(name.removeprefix("quantised:"), args)

@@ -149,7 +149,7 @@ def first_difference(a, b):
 def greedy_goldens(path, model):
     import llama_cpp
 
-    peer = llama_cpp.Llama(str(path), n_ctx=512, logits_all=True, verbose=False, n_threads=2)
+    peer = llama_cpp.Llama(str(path), n_ctx=512, logits_all=True, verbose=False, n_threads=1)
     rows = []
     for prompt in PROMPTS:
         ids = peer.tokenize(prompt.encode(), add_bos=False, special=True)
@@ -197,7 +197,7 @@ def perplexity_goldens(path, model, llama_bin):
         "-c",
         str(CHUNK),
         "-t",
-        "2",
+        "1",
     ]
     done = subprocess.run(command, capture_output=True, text=True, env={"LD_LIBRARY_PATH": str(llama_bin)})
     final = re.search(r"Final estimate: PPL = ([0-9.]+) \+/- ([0-9.]+)", done.stdout + done.stderr)
@@ -231,7 +231,7 @@ def main():
         "--llama-bin", type=Path, required=True, help="folder with llama-perplexity and its libraries"
     )
     args = parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # a busy machine stalls at every barrier
     OUT.mkdir(parents=True, exist_ok=True)
     model = load_transformers(args.model)
     perplexity_goldens(args.model, model, args.llama_bin)
