@@ -7,6 +7,7 @@
 
 #include "core/half.h"
 #include "load/gguf.h"
+#include "load/safetensors.h"
 #include "quant/formats.h"
 
 namespace sparkinfer {
@@ -38,6 +39,8 @@ void convert_floats(const StoredTensor& t, float* out) {
     }
 }
 
+}  // namespace
+
 int64_t element_count(const StoredTensor& t) {
     int64_t n = 1;
     for (const int64_t extent : t.shape) n *= extent;
@@ -49,8 +52,6 @@ std::string shape_text(const std::vector<int64_t>& shape) {
     for (size_t i = 0; i < shape.size(); i++) text += fmt::format("{}{}", i ? ", " : "", shape[i]);
     return text + "]";
 }
-
-}  // namespace
 
 const StoredTensor* Checkpoint::find(std::string_view name) const {
     const auto it = std::lower_bound(tensors_.begin(), tensors_.end(), name,
@@ -181,7 +182,7 @@ Result<Weight> Checkpoint::stacked(const std::vector<std::string>& modules) {
 Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::string& path) {
     try {
         std::error_code trouble;
-        if (std::filesystem::is_directory(path, trouble)) return bad_input("{}: is a folder", path);
+        if (std::filesystem::is_directory(path, trouble)) return open_safetensors(path);
         if (path.ends_with(".safetensors"))
             return bad_input("{}: is one safetensors file; give the folder that holds it and config.json",
                              path);

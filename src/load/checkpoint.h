@@ -29,6 +29,9 @@ struct StoredTensor {
     uint64_t file_offset = 0;  // bytes from the start of that file
 };
 
+int64_t element_count(const StoredTensor& t);
+std::string shape_text(const std::vector<int64_t>& shape);  // "[2, 32]"
+
 struct CheckpointFile {
     std::string path;
     uint64_t bytes = 0;

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <set>
 
+#include "core/json.h"
 #include "load/cursor.h"
 #include "load/gguf.h"
-#include "load/utf8.h"
 
 namespace sparkinfer {
 

@@ -71,7 +71,7 @@ int quant_block(Quant q);  // elements per block; `in` is a multiple of it
 int64_t row_bytes(Quant q, int64_t in);
 inline int64_t row_bytes(const Weight& w) { return row_bytes(w.quant, w.in); }
 // Where a row lies, in rows from `data` (and from `scales`).
-inline int64_t weight_row(const Weight& w, int expert, int row) {
+HD HD inline int64_t weight_row(const Weight& w, int expert, int row) {
     return int64_t(expert) * (w.expert_rows ? w.expert_rows : w.out) + row;
 }
 int64_t weight_bytes(const Weight& w);  // codes and scales, all experts
