@@ -52,11 +52,13 @@ def main():
         return 0
     names = [n for n in (ci_files.cpp_files() if everything else ci_files.changed()) if n in known]
     deadline = time.monotonic() + (float("inf") if everything else START_BEFORE_S)
+    results = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(lambda name: tidy(folder, name, deadline), names))
+        for result in pool.map(lambda name: tidy(folder, name, deadline), names):
+            results.append(result)
+            print(result[1] or "", end="", flush=True)
     late = [name for name, output in results if output is None]
     wrong = [output for _, output in results if output]
-    print("\n".join(wrong), end="")
     print(f"clang-tidy: {len(names) - len(late)} files, {len(wrong)} with findings")
     if late:
         print(f"left for `make lint`, out of time: {' '.join(late)}")
