@@ -22,6 +22,7 @@
 #include "quant/q5_k.h"
 #include "quant/q6_k.h"
 #include "quant/q8_0.h"
+#include "quant/slab.h"
 
 namespace sparkinfer {
 

@@ -39,13 +39,21 @@ namespace sparkinfer {
     X(nvfp4_split, "NVFP4-split", -1) \
     X(fp8_channel, "FP8-channel", -1) \
     X(fp8_tensor, "FP8-tensor", -1)   \
-    X(fp8_block, "FP8-block", -1)
+    X(fp8_block, "FP8-block", -1)     \
+    X(q4_k_slab, "Q4_K-slab", -1)     \
+    X(q5_k_slab, "Q5_K-slab", -1)     \
+    X(q6_k_slab, "Q6_K-slab", -1)     \
+    X(q8_0_slab, "Q8_0-slab", -1)
 
 enum class Quant : uint8_t {
 #define X(name, text, id) name,
     FOREACH_QUANT(X)
 #undef X
 };
+
+// Slabs of 16 rows may hold 8 rows of a gate and 8 of its up: row r of the gate is row r%8 of slab r/8, row r of the up
+// is row 8 + r%8 of it.
+enum class Pairing : uint8_t { none, gate, up };
 
 // A weight matrix [experts,] [out, in], exactly as it lies in memory. A view: the checkpoint (or a backend's
 // memory) owns the bytes.
@@ -57,6 +65,7 @@ struct Weight {
     int32_t scale_count = 0;  // 0, 1 or experts
     int32_t expert_rows = 0;  // rows from one expert to the next; 0: out (a fused gate|up tensor has 2·F)
     Quant quant = Quant::f32;
+    Pairing pairing = Pairing::none;
 };
 
 template <Quant>

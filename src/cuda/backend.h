@@ -1,0 +1,26 @@
+// backend.h — the CUDA backend: one NVIDIA GPU. The only header of this folder that others include; no CUDA in it.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "ops/backend.h"
+
+namespace sparkinfer {
+
+enum class CudaExecutor {
+    graph,     // tapes of up to 64 rows are captured once and replayed
+    op_by_op,  // each kernel launched by itself: bring-up, sanitizers, per-op timing
+};
+
+struct CudaOptions {
+    int32_t device = 0;
+    CudaExecutor executor = CudaExecutor::graph;
+};
+
+// What keeps the GPU from being used, in one sentence; empty when nothing does. Starts nothing.
+std::string cuda_unavailable(int32_t device);
+
+// Errors: no driver, a driver older than the compiler's, a GPU that is neither sm_90 nor sm_12x (named).
+Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options);
+
+}  // namespace sparkinfer

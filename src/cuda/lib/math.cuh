@@ -1,0 +1,12 @@
+// math.cuh — the small functions of the ops on the device; their CPU twins are in cpu/math.h.
+#pragma once
+#include "ops/ops.h"
+
+namespace sparkinfer::cuda {
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
+__device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
+__device__ __forceinline__ float activate(Activation, float x) { return silu(x); }
+
+}  // namespace sparkinfer::cuda

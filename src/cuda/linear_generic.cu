@@ -1,0 +1,60 @@
+#include "cuda/linear_generic.cuh"
+
+namespace sparkinfer::cuda {
+
+__global__ void __launch_bounds__(256) rms_norm(const RmsNorm p) {
+    __shared__ float part[32];
+    wait_for_predecessor();
+    const float* x = p.x + (p.gather ? p.gather[blockIdx.x] : blockIdx.x) * p.x_stride;
+    float* y = p.y + int64_t(blockIdx.x) * p.width;
+    float sum = 0;
+    for (int i = threadIdx.x; i < p.width; i += blockDim.x) sum += x[i] * x[i];
+    const float scale = rsqrtf(block_sum(sum, part) / float(p.width) + p.eps);
+    for (int i = threadIdx.x; i < p.width; i += blockDim.x) y[i] = x[i] * scale * p.norm[i];
+}
+
+void add_rms_norm(Lowering& l, int32_t rows, const RmsNorm& p) {
+    l.add(rms_norm, dim3(rows), dim3(256), 0, p, "rms_norm");
+}
+
+void lower(Lowering& l, const NormLinear& op) {
+    const int32_t rows = op.x.rows(), width = int32_t(op.x.cols());
+    float* n = l.scratch<float>(int64_t(rows) * width);  // [T, D]
+    add_rms_norm(l, rows, {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data), n, width,
+                           op.eps, nullptr});
+    for (int32_t i = 0; i < op.parts; ++i)
+        add_linear_generic(l, {n, static_cast<float*>(op.y[i].data), width, op.y[i].stride, op.w[i], nullptr, rows, 1, false});
+}
+
+void lower(Lowering& l, const LinearAdd& op) {
+    add_linear_generic(l, {static_cast<const float*>(op.x.data), static_cast<float*>(op.y.data), op.x.stride, op.y.stride, op.w,
+                           nullptr, op.x.rows(), 1, true});
+}
+
+struct Glu {
+    const float* gate;
+    const float* up;
+    float* y;
+    int64_t count;
+    Activation activation;
+};
+__global__ void __launch_bounds__(256) glu(const Glu p) {
+    wait_for_predecessor();
+    const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < p.count) p.y[i] = activate(p.activation, p.gate[i]) * p.up[i];
+}
+void add_glu(Lowering& l, const Glu& p) { l.add(glu, dim3((p.count + 255) / 256), dim3(256), 0, p, "glu"); }
+
+void lower(Lowering& l, const LinearGlu& op) {
+    const int32_t rows = op.x.rows(), width = int32_t(op.x.cols()), ffn = op.gate.out;
+    float* n = l.scratch<float>(int64_t(rows) * width);
+    float* gate = l.scratch<float>(int64_t(rows) * ffn);
+    float* up = l.scratch<float>(int64_t(rows) * ffn);
+    add_rms_norm(l, rows, {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data), n, width,
+                           op.eps, nullptr});
+    add_linear_generic(l, {n, gate, width, ffn, op.gate, nullptr, rows, 1, false});
+    add_linear_generic(l, {n, up, width, ffn, op.up, nullptr, rows, 1, false});
+    add_glu(l, {gate, up, static_cast<float*>(op.y.data), int64_t(rows) * ffn, op.activation});
+}
+
+}  // namespace sparkinfer::cuda

@@ -1,0 +1,176 @@
+// moe.cu — experts: which ones, their gate and up, their down with the shared expert.   (ops.h: MoeGlu, MoeDownAdd)
+#include "cuda/linear_generic.cuh"
+#include "cuda/lib/math.cuh"
+
+namespace sparkinfer::cuda {
+
+struct Route {
+    StepView step;
+    SlotsView slots;
+    const float* logits;  // [T, E]
+    int64_t stride;
+    Router router;
+    int32_t experts;
+    int32_t* id;     // [T, K]; -1 for absent rows
+    float* weight;   // [T, K]
+};
+
+// A warp per row: K times the best of what is left, ties to the lower expert.
+__global__ void __launch_bounds__(32) route(const Route p) {
+    extern __shared__ float score[];
+    wait_for_predecessor();
+    const int r = blockIdx.x, lane = threadIdx.x, k = p.router.top_k;
+    if (!live_row(p.step, p.slots, r).present) {
+        for (int j = lane; j < k; j += 32) p.id[r * k + j] = -1, p.weight[r * k + j] = 0;
+        return;
+    }
+    const float* logits = p.logits + r * p.stride;
+    const float* bias = static_cast<const float*>(p.router.bias.data);
+    float most = -INFINITY;
+    for (int e = lane; e < p.experts; e += 32) most = fmaxf(most, logits[e]);
+    most = warp_max(most);
+    double sum = 0;
+    for (int e = lane; e < p.experts; e += 32) {
+        score[e] = p.router.scoring == Scoring::softmax ? expf(logits[e] - most) : sigmoid(logits[e]);
+        sum += score[e];
+    }
+    sum = warp_sum(sum);
+    if (p.router.scoring == Scoring::softmax)
+        for (int e = lane; e < p.experts; e += 32) score[e] = float(double(score[e]) / sum);
+    double total = 0;
+    for (int j = 0; j < k; ++j) {
+        float best = -INFINITY;
+        int id = p.experts;
+        for (int e = lane; e < p.experts; e += 32) {
+            float v = score[e] < 0 ? -INFINITY : score[e] + (bias ? bias[e] : 0.0f);  // < 0: taken
+            if (v != v) v = -INFINITY;
+            if (score[e] >= 0 && (id == p.experts || v > best)) best = v, id = e;
+        }
+#pragma unroll
+        for (int m = 16; m; m >>= 1) {
+            const float v = __shfl_xor_sync(kWholeWarp, best, m);
+            const int o = __shfl_xor_sync(kWholeWarp, id, m);
+            if (o < p.experts && (id >= p.experts || v > best || (v == best && o < id))) best = v, id = o;
+        }
+        id = id < p.experts ? id : 0;  // only when every score is NaN
+        if (lane == id % 32) {
+            p.id[r * k + j] = id;
+            p.weight[r * k + j] = score[id];
+        }
+        total += double(__shfl_sync(kWholeWarp, lane == id % 32 ? score[id] : 0.0f, id % 32));
+        __syncwarp();
+        if (lane == id % 32) score[id] = -1;
+        __syncwarp();
+    }
+    for (int j = lane; j < k; j += 32) {
+        float w = p.weight[r * k + j];
+        if (p.router.renormalise) w = float(double(w) / total);
+        p.weight[r * k + j] = w * p.router.scale;
+    }
+}
+
+struct Routed {
+    int32_t* id;
+    float* weight;
+};
+template <class Op>
+static Routed add_route(Lowering& l, const Op& op) {
+    const int32_t rows = op.logits.rows(), k = op.router.top_k, experts = int32_t(op.logits.cols());
+    Routed routed{l.scratch<int32_t>(int64_t(rows) * k), l.scratch<float>(int64_t(rows) * k)};
+    l.add(route, dim3(rows), dim3(32), experts * 4,
+          {op.step, op.slots, static_cast<const float*>(op.logits.data), op.logits.stride, op.router, experts, routed.id,
+           routed.weight},
+          "route");
+    return routed;
+}
+
+struct ExpertGlu {
+    const float* gate;
+    const float* up;
+    float* y;
+    const int32_t* id;  // [R]
+    int32_t ffn;
+    Activation activation;
+};
+__global__ void __launch_bounds__(256) expert_glu(const ExpertGlu p) {
+    wait_for_predecessor();
+    const int64_t at = int64_t(blockIdx.y) * p.ffn;
+    const bool present = p.id[blockIdx.y] >= 0;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < p.ffn; i += gridDim.x * blockDim.x)
+        p.y[at + i] = present ? activate(p.activation, p.gate[at + i]) * p.up[at + i] : 0;
+}
+
+void lower(Lowering& l, const MoeGlu& op) {
+    const int32_t rows = op.x.rows(), width = int32_t(op.x.cols()), k = op.router.top_k, ffn = op.gate.out;
+    const Routed routed = add_route(l, op);
+    float* n = l.scratch<float>(int64_t(rows) * width);
+    float* gate = l.scratch<float>(int64_t(rows) * k * ffn);
+    float* up = l.scratch<float>(int64_t(rows) * k * ffn);
+    add_rms_norm(l, rows, {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data), n, width,
+                           op.eps, nullptr});
+    add_linear_generic(l, {n, gate, width, ffn, op.gate, routed.id, rows * k, k, false});
+    add_linear_generic(l, {n, up, width, ffn, op.up, routed.id, rows * k, k, false});
+    l.add(expert_glu, dim3((ffn + 255) / 256, rows * k), dim3(256), 0,
+          {gate, up, static_cast<float*>(op.y.data), routed.id, ffn, op.activation}, "glu");
+}
+
+struct Combine {
+    const float* down;           // [T, K, D] of the experts
+    const float* shared;         // [T, D] or null
+    const float* shared_scalar;  // [T, 1] or null
+    int64_t scalar_stride;
+    const int32_t* id;
+    const float* weight;         // [T, K]
+    float* x;                    // [T, D]
+    int64_t stride;
+    int32_t width, k;
+};
+__global__ void __launch_bounds__(256) combine(const Combine p) {
+    wait_for_predecessor();
+    const int r = blockIdx.y;
+    if (p.id[r * p.k] < 0) return;
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= p.width) return;
+    float sum = 0;
+    for (int j = 0; j < p.k; ++j) sum += p.weight[r * p.k + j] * p.down[(int64_t(r) * p.k + j) * p.width + i];
+    if (p.shared)
+        sum += (p.shared_scalar ? sigmoid(p.shared_scalar[r * p.scalar_stride]) : 1.0f) * p.shared[int64_t(r) * p.width + i];
+    p.x[r * p.stride + i] += sum;
+}
+
+void add_glu_rows(Lowering& l, const Tensor& gate, const Tensor& up, float* y, Activation activation);
+
+void lower(Lowering& l, const MoeDownAdd& op) {
+    const int32_t rows = op.x.rows(), width = int32_t(op.x.cols()), k = op.router.top_k, ffn = op.down.in;
+    const Routed routed = add_route(l, op);
+    float* down = l.scratch<float>(int64_t(rows) * k * width);
+    add_linear_generic(l, {static_cast<const float*>(op.h.data), down, ffn, width, op.down, routed.id, rows * k, 1, false});
+    float* shared = nullptr;
+    if (op.shared_down.data) {
+        float* h = l.scratch<float>(int64_t(rows) * op.shared_down.in);
+        shared = l.scratch<float>(int64_t(rows) * width);
+        add_glu_rows(l, op.shared_gate, op.shared_up, h, op.activation);
+        add_linear_generic(l, {h, shared, op.shared_down.in, width, op.shared_down, nullptr, rows, 1, false});
+    }
+    l.add(combine, dim3((width + 255) / 256, rows), dim3(256), 0,
+          {down, shared, static_cast<const float*>(op.shared_scalar.data), op.shared_scalar.stride, routed.id, routed.weight,
+           static_cast<float*>(op.x.data), op.x.stride, width, k},
+          "combine");
+}
+
+struct GluRows {
+    Tensor gate, up;
+    float* y;
+    Activation activation;
+};
+__global__ void __launch_bounds__(256) glu_rows(const GluRows p) {
+    wait_for_predecessor();
+    const int r = blockIdx.y, n = int(p.gate.cols());
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        p.y[int64_t(r) * n + i] = activate(p.activation, p.gate.row(r)[i]) * p.up.row(r)[i];
+}
+void add_glu_rows(Lowering& l, const Tensor& gate, const Tensor& up, float* y, Activation activation) {
+    l.add(glu_rows, dim3((gate.cols() + 255) / 256, gate.rows()), dim3(256), 0, {gate, up, y, activation}, "glu");
+}
+
+}  // namespace sparkinfer::cuda

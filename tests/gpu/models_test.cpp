@@ -1,0 +1,166 @@
+// models_test.cpp — whole models on the GPU against the CPU reference. Run on a machine with a GPU:
+//     gpu_test --models=FOLDER      every *.gguf in FOLDER, and folders of safetensors
+// Risk: an op that is right alone but not in its place, state or pages that go wrong over many steps.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "cpu/backend.h"
+#include "cuda/backend.h"
+#include "engine/engine.h"
+#include "model/model.h"
+
+namespace sparkinfer {
+namespace {
+
+std::string folder;
+
+std::vector<std::string> models() {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+        if (entry.path().extension() == ".gguf" || std::filesystem::exists(entry.path() / "config.json"))
+            found.push_back(entry.path().string());
+    std::sort(found.begin(), found.end());
+    return found;
+}
+
+std::vector<TokenId> prompt_of(int32_t vocabulary, int n) {
+    std::vector<TokenId> ids;
+    uint32_t x = 12345;
+    for (int i = 0; i < n; ++i) {
+        x = x * 1664525u + 1013904223u;
+        ids.push_back(TokenId(int32_t((x >> 8) % uint32_t(vocabulary))));
+    }
+    return ids;
+}
+
+struct Scores {
+    std::vector<std::vector<float>> logits;
+};
+
+Scores score(const std::string& path, Backend& backend, const std::vector<TokenId>& ids, int32_t chunk) {
+    EngineOptions options;
+    options.context = int32_t(ids.size()) + 64;
+    options.chunk = chunk;
+    auto engine = Engine::open(path, backend, options);
+    if (!engine.ok()) ADD_FAILURE() << engine.error().message;
+    if (!engine.ok()) return {};
+    Scores s;
+    ScoreRequest request;
+    request.tokens = ids;
+    request.on_logits = [&](int32_t, std::span<const float> row) -> Result<void> {
+        s.logits.emplace_back(row.begin(), row.end());
+        return {};
+    };
+    auto done = (*engine)->score(request);
+    if (!done.ok()) ADD_FAILURE() << done.error().message;
+    return s;
+}
+
+std::vector<int32_t> greedy(const std::string& path, Backend& backend, std::vector<TokenId> ids, int n) {
+    EngineOptions options;
+    options.context = int32_t(ids.size()) + n + 64;
+    auto engine = Engine::open(path, backend, options);
+    if (!engine.ok()) ADD_FAILURE() << engine.error().message;
+    if (!engine.ok()) return {};
+    Request request;
+    request.prompt = std::move(ids);
+    request.max_tokens = n;
+    request.sampling.temperature = 0;
+    std::vector<int32_t> out;
+    auto id = (*engine)->submit(request);
+    if (!id.ok()) ADD_FAILURE() << id.error().message;
+    while (!(*engine)->idle()) {
+        auto events = (*engine)->step();
+        if (!events.ok()) {
+            ADD_FAILURE() << events.error().message;
+            break;
+        }
+        for (const Event& e : *events)
+            if (e.token) out.push_back(raw(*e.token));
+    }
+    return out;
+}
+
+// Mean KL(reference ‖ other) and whether the best tokens agree where the reference is sure.
+void compare(const Scores& a, const Scores& b, double most_kl, double margin) {
+    ASSERT_EQ(a.logits.size(), b.logits.size());
+    double kl = 0;
+    int differ = 0, sure = 0;
+    for (size_t i = 0; i < a.logits.size(); ++i) {
+        const auto &x = a.logits[i], &y = b.logits[i];
+        double mx = -1e30, my = -1e30, sx = 0, sy = 0, k = 0;
+        size_t bx = 0, by = 0;
+        float second = -1e30f;
+        for (size_t j = 0; j < x.size(); ++j) {
+            ASSERT_TRUE(std::isfinite(y[j])) << "row " << i << " token " << j;
+            if (x[j] > mx) second = float(mx), mx = x[j], bx = j;
+            else second = std::max(second, x[j]);
+            if (y[j] > my) my = y[j], by = j;
+        }
+        for (size_t j = 0; j < x.size(); ++j) sx += std::exp(x[j] - mx), sy += std::exp(y[j] - my);
+        for (size_t j = 0; j < x.size(); ++j) {
+            const double px = std::exp(x[j] - mx) / sx;
+            k += px * ((x[j] - mx - std::log(sx)) - (y[j] - my - std::log(sy)));
+        }
+        kl += k;
+        if (mx - second > margin) ++sure, differ += bx != by;
+    }
+    kl /= double(a.logits.size());
+    printf("    mean KL %.2e, %d of %d sure tokens differ\n", kl, differ, sure);
+    EXPECT_LE(kl, most_kl);
+    EXPECT_EQ(differ, 0);
+}
+
+class Models : public ::testing::Test {
+  protected:
+    void SetUp() override {
+        auto c = make_cpu_backend({});
+        ASSERT_TRUE(c.ok()) << c.error().message;
+        cpu = std::move(c).value();
+        for (CudaExecutor e : {CudaExecutor::op_by_op, CudaExecutor::graph}) {
+            auto g = make_cuda_backend({.executor = e});
+            ASSERT_TRUE(g.ok()) << g.error().message;
+            (e == CudaExecutor::graph ? graph : op_by_op) = std::move(g).value();
+        }
+    }
+    std::unique_ptr<Backend> cpu, op_by_op, graph;
+};
+
+TEST_F(Models, LogitsAgreeWithTheCpu) {
+    for (const std::string& path : models()) {
+        printf("%s\n", path.c_str());
+        auto ids = prompt_of(500, 150);
+        const Scores a = score(path, *cpu, ids, 64);
+        compare(a, score(path, *op_by_op, ids, 64), 3e-4, 0.25);
+        compare(a, score(path, *graph, ids, 64), 3e-4, 0.25);
+    }
+}
+
+TEST_F(Models, GreedyTokensOfGraphAndOpByOpAreEqual) {
+    for (const std::string& path : models()) {
+        const auto ids = prompt_of(500, 70);
+        const auto a = greedy(path, *op_by_op, ids, 48), b = greedy(path, *graph, ids, 48);
+        EXPECT_EQ(a, b) << path;
+        EXPECT_EQ(a.size(), 48u) << path;
+        const auto c = greedy(path, *cpu, ids, 48);
+        size_t same = 0;
+        while (same < c.size() && same < a.size() && c[same] == a[same]) ++same;
+        printf("%s: %zu of %zu greedy tokens as on the CPU\n", path.c_str(), same, c.size());
+    }
+}
+
+}  // namespace
+}  // namespace sparkinfer
+
+int main(int argc, char** argv) {
+    testing::InitGoogleTest(&argc, argv);
+    for (int i = 1; i < argc; ++i)
+        if (std::string_view(argv[i]).starts_with("--models=")) sparkinfer::folder = argv[i] + 9;
+    if (sparkinfer::folder.empty()) {
+        fprintf(stderr, "usage: gpu_test --models=FOLDER [--gtest_…]\n");
+        return 2;
+    }
+    return RUN_ALL_TESTS();
+}
