@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cpu/decode_rows.h"
 #include "cpu/dot.h"
 #include "cpu/math.h"
 #include "quant/decode.h"
@@ -32,12 +33,12 @@ void multiply_chunk(const Weight& w, int expert, RowChunk chunk, const float* co
     if (tokens == 1) {  // eight rows at a time stay in the first-level cache
         for (int r = 0; r < chunk.rows; r += 8) {
             const int rows = std::min(8, chunk.rows - r);
-            for (int i = 0; i < rows; ++i) decode_row(w, expert, chunk.first + r + i, buffer + i * stride);
+            decode_rows(w, expert, chunk.first + r, rows, buffer, stride);
             dot_rows(buffer, stride, rows, x, 1, w.in, out + r, out_stride);
         }
         return;
     }
-    for (int r = 0; r < chunk.rows; ++r) decode_row(w, expert, chunk.first + r, buffer + r * stride);
+    decode_rows(w, expert, chunk.first, chunk.rows, buffer, stride);
     dot_rows(buffer, stride, chunk.rows, x, tokens, w.in, out, out_stride);
 }
 
