@@ -25,7 +25,7 @@ MAY_INCLUDE = {
     "cli": None,
     "capi": None,
 }
-# A test of these folders runs what it tests on the CPU backend.
+# A test (x_test.cpp, and test_x.h for several of them) of these folders runs what it tests on the CPU backend.
 TEST_MAY_INCLUDE = {"model": {"cpu"}, "engine": {"cpu", "load", "quant"}}
 # (folder, included folder) -> the only headers of it that may be used.
 ONLY_HEADERS = {("server", "engine"): {"engine/engine.h"},
@@ -63,7 +63,7 @@ def project_files(tree):
 def check_include(name, included, quoted):
     """Yields what is wrong with file `name` of src/ including `included`."""
     folder = Path(name).parts[1]
-    test = name.endswith("_test.cpp")
+    test = re.search(r"(_test\.cpp|/test_\w+\.h)$", name) is not None
     if CUDA_HEADER.match(included) and folder != "cuda" and not included.startswith("cuda/"):
         yield f"CUDA header {included} outside of src/cuda"
     if included.startswith("boost/json") and not name.startswith("src/core/json."):

@@ -15,6 +15,7 @@ CLEAN = {
     "src/load/gguf.cpp": '#include "core/json.h"\n#include "quant/quant.h"\n',
     "src/engine/runner.cpp": '#include "engine/engine.h"\n#include "model/model.h"\n#include "ops/backend.h"\n',
     "src/engine/runner_test.cpp": '#include "cpu/backend.h"\n',
+    "src/engine/test_model.h": '#pragma once\n#include "cpu/backend.h"\n',
     "src/cli/main.cpp": '#include "cpu/backend.h"\n#include "engine/engine.h"\n#include <CLI/CLI.hpp>\n',
     "README.md": "build/release/sparkinfer runs; see docs/work/home.md\n",
 }
