@@ -26,7 +26,7 @@ import transformers
 
 from oracle_transformers import Oracle, checkpoint_weights, gguf_weights, kl_divergence
 from tiny_gguf import gguf_tensors, write_tiny_gguf
-from tiny_model import VARIANTS, VOCABULARY, hash_normal, write_hf
+from tiny_model import VARIANTS, VOCABULARY, has_gguf, hash_normal, write_hf
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -208,7 +208,7 @@ def variant_goldens(name, args):
     }
     if "experts" in v:
         manifest["smallest_router_margin"] = oracle.smallest_router_margin(tokens)
-    if "layout" not in v:
+    if has_gguf(v):
         write_tiny_gguf(v, file)
         theirs = args.work / f"{name}.converter.gguf"
         convert(args.llama_cpp, v, folder, theirs)

@@ -14,14 +14,14 @@ import hashlib
 from pathlib import Path
 
 from tiny_gguf import write_tiny_gguf
-from tiny_model import VARIANTS, write_hf
+from tiny_model import VARIANTS, has_gguf, write_hf
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("variant", nargs="?", choices=[*VARIANTS], metavar="VARIANT")
     parser.add_argument("--hf", metavar="DIR", help="write the Hugging Face folder")
-    parser.add_argument("--gguf", metavar="FILE", help="write the BF16 GGUF")
+    parser.add_argument("--gguf", metavar="FILE", help="write the GGUF")
     parser.add_argument("--shards", type=int, default=1, help="safetensors files of the folder (default 1)")
     parser.add_argument("--list", action="store_true", help="print the variants")
     args = parser.parse_args()
@@ -34,7 +34,7 @@ def main():
         write_hf(v, args.hf, args.shards)
         written += sorted(path for path in Path(args.hf).iterdir() if path.is_file())
     if args.gguf:
-        if "layout" in v:
+        if not has_gguf(v):
             parser.error(f"{args.variant} is a checkpoint layout of safetensors and has no GGUF")
         write_tiny_gguf(v, args.gguf)
         written.append(Path(args.gguf))

@@ -60,6 +60,12 @@ def gguf_model(path):
     for t in reader.tensors:
         values = gguf.quants.dequantize(t.data, t.tensor_type)
         tensors[t.name] = values.reshape(t.shape[::-1].tolist()).astype(np.float64)
+    for name in [
+        name for name in tensors if name.endswith(".scale")
+    ]:  # an NVFP4 matrix has one, experts have E
+        weight = name.removesuffix("scale") + "weight"
+        shape = (-1, 1, 1) if tensors[weight].ndim == 3 else (1, 1)
+        tensors[weight] = tensors[weight] * tensors[name].reshape(shape)
     head = get("attention.key_length", get("embedding_length") // get("attention.head_count"))
     return Model(
         tensors, arch, get("block_count") - get("nextn_predict_layers"), get("attention.head_count"), get("attention.head_count_kv"),

@@ -155,6 +155,16 @@ def encode_nvfp4_modelopt(w):
     return parts, values * np.float64(multiplier)
 
 
+def ggml_nvfp4_blocks(codes, scale_codes):
+    """4-bit codes [out, in] and E4M3 scale codes [out, in/16] -> ggml's blocks of 64 [out, in/64*36]: four scale bytes, then
+    per 16 elements eight bytes with element j in the low and element 8 + j in the high nibble."""
+    rows, columns = codes.shape
+    groups = codes.reshape(rows, columns // 16, 2, 8)
+    nibbles = (groups[:, :, 0] | (groups[:, :, 1] << 4)).reshape(rows, columns // 64, 32)
+    blocks = np.concatenate([scale_codes.reshape(rows, columns // 64, 4), nibbles], axis=2)
+    return blocks.reshape(rows, columns // 64 * 36)
+
+
 # ---- safetensors ----------------------------------------------------------------------------------------------------
 
 _SAFETENSORS_DTYPES = {"F32": np.float32, "BF16": np.uint16, "F8_E4M3": np.uint8, "U8": np.uint8}
@@ -197,7 +207,7 @@ def read_safetensors(path):
 # ---- GGUF v3 --------------------------------------------------------------------------------------------------------
 
 GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL, GGUF_STRING, GGUF_ARRAY = 4, 5, 6, 7, 8, 9
-GGML_F32, GGML_BF16 = 0, 30
+GGML_F32, GGML_BF16, GGML_NVFP4 = 0, 30, 40
 _ALIGNMENT = 32
 _SCALAR = {GGUF_U32: "<I", GGUF_I32: "<i", GGUF_F32: "<f", GGUF_BOOL: "<?"}
 
@@ -221,13 +231,15 @@ def _gguf_value(kind, value):
 
 def write_gguf(path, metadata, tensors):
     """metadata: [(key, value type, value or list)]; tensors: [(name, ggml type, array)], outermost dimension first,
-    BF16 as uint16 bit patterns."""
+    BF16 as uint16 bit patterns, NVFP4 as uint8 blocks (36 bytes for 64 elements of a row)."""
     head = [struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(metadata))]
     head += [_gguf_string(key) + _gguf_value(kind, value) for key, kind, value in metadata]
     offset = 0
     for name, kind, array in tensors:
-        assert array.dtype == {GGML_F32: np.float32, GGML_BF16: np.uint16}[kind], (name, kind, array.dtype)
-        sizes = array.shape[::-1]
+        stored = {GGML_F32: np.float32, GGML_BF16: np.uint16, GGML_NVFP4: np.uint8}[kind]
+        assert array.dtype == stored, (name, kind, array.dtype)
+        row = array.shape[-1] // 36 * 64 if kind == GGML_NVFP4 else array.shape[-1]
+        sizes = (row, *array.shape[-2::-1])
         head.append(_gguf_string(name) + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, kind, offset))
         offset += array.nbytes + -array.nbytes % _ALIGNMENT
     text = b"".join(head)

@@ -225,12 +225,16 @@ def _checkpoint_order(v, name, w):
 
 
 def gguf_values(path):
-    """{name: float64 array, outermost dimension first} of a GGUF file, dequantised by the gguf package."""
+    """{name: float64 array, outermost dimension first} of a GGUF file, dequantised by the gguf package. An NVFP4 weight has a
+    separate scale, one a matrix."""
     result = {}
     for tensor in gguf.GGUFReader(path).tensors:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         result[tensor.name] = values.reshape(tensor.shape[::-1].tolist()).astype(np.float64)
-    return result
+    for name in [name for name in result if name.endswith(".scale")]:
+        scale, weight = result.pop(name), name.removesuffix("scale") + "weight"
+        result[weight] = result[weight] * scale.reshape(-1, *[1] * (result[weight].ndim - 1))
+    return {name: values for name, values in result.items() if not name.endswith(".input_scale")}
 
 
 def gguf_weights(path, v):

@@ -1,4 +1,4 @@
-"""The BF16 GGUF of a tiny model, as llama.cpp's converter makes it from the Hugging Face folder.
+"""The GGUF of a tiny model, BF16 or NVFP4, as llama.cpp's converter makes it from the Hugging Face folder.
 
 Two-dimensional weights stay BF16; norms, router, convolution, and whatever is one-dimensional or has no ".weight" in its
 name become F32. What else the converter changes is in `converted`.
@@ -10,7 +10,7 @@ import numpy as np
 
 import oracle_formats as formats
 from oracle_formats import GGUF_BOOL, GGUF_F32, GGUF_I32, GGUF_STRING, GGUF_U32
-from tiny_model import HIDDEN, VOCABULARY, generation_config, head_dim, hf_config, weights
+from tiny_model import HIDDEN, VOCABULARY, generation_config, head_dim, hf_config, layout_encoder, weights
 from tiny_tokenizer import tiny_tokenizer
 
 _GLOBAL = {
@@ -83,7 +83,7 @@ def interleave_rotary_rows(w, heads):
     return np.ascontiguousarray(np.swapaxes(split, 1, 2)).reshape(w.shape)
 
 
-def _converted_delta_net(v, name, w):
+def _converted_delta_net(v, name, w, column_unit=128):
     keys, n_k = 256 * v["n_k"], v["n_k"]  # rows of q and k together, which keep their order
     if name.endswith("conv1d.weight"):
         w = w.squeeze(1)
@@ -92,7 +92,7 @@ def _converted_delta_net(v, name, w):
     elif name.endswith("in_proj_z.weight"):
         w = tile_value_heads(w, 0, n_k, 128)
     elif name.endswith("out_proj.weight"):
-        w = tile_value_heads(w, 1, n_k, 128)
+        w = tile_value_heads(w, 1, n_k, column_unit)
     elif name.endswith(("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")):
         w = tile_value_heads(w, 0, n_k, 1)
     if name.endswith("A_log"):
@@ -114,6 +114,38 @@ def converted(v, name, w):
     return w
 
 
+def _nvfp4_linear(v, name, w):
+    """Blocks, scale and input scale of a linear in the variant's NVFP4 layout: codes and block scales move with their rows and
+    columns (128 columns are 8 block scales), a divisor becomes its reciprocal."""
+    parts, _ = layout_encoder(v, name)(w.astype(np.float64))
+    get = lambda suffix: parts[suffix][1]  # noqa: E731
+    if "weight_packed" in parts:
+        packed, scale, given = (
+            get("weight_packed"),
+            1 / get("weight_global_scale"),
+            1 / get("input_global_scale"),
+        )
+    else:
+        packed, scale, given = get("weight"), get("weight_scale_2").reshape(1), get("input_scale").reshape(1)
+    codes = np.stack([packed & 15, packed >> 4], -1).reshape(w.shape)
+    scale_codes = get("weight_scale")
+    if ".linear_attn." in name:
+        codes, scale_codes = _converted_delta_net(v, name, codes), _converted_delta_net(
+            v, name, scale_codes, 8
+        )
+    return formats.ggml_nvfp4_blocks(codes, scale_codes), scale, given
+
+
+def _nvfp4_tensors(v, name, target, w):
+    """The tensors of a linear, or of the experts' linears [E, out, in], in NVFP4 with one scale each."""
+    linears = w[None] if w.ndim == 2 else w
+    blocks, scales, given = zip(*(_nvfp4_linear(v, name, matrix) for matrix in linears))
+    stem = target.removesuffix("weight")
+    yield target, formats.GGML_NVFP4, blocks[0] if w.ndim == 2 else np.stack(blocks)
+    yield stem + "scale", formats.GGML_F32, np.concatenate(scales)
+    yield stem + "input_scale", formats.GGML_F32, np.concatenate(given)
+
+
 def gguf_tensors(v):
     """[(name, ggml type, array)] as `formats.write_gguf` takes them."""
     result = []
@@ -122,8 +154,12 @@ def gguf_tensors(v):
             half, at = w.shape[1] // 2, f"blk.{name.split('.')[2]}."
             pairs = [(at + "ffn_gate_exps.weight", w[:, :half]), (at + "ffn_up_exps.weight", w[:, half:])]
         else:
-            pairs = [(gguf_name(v, name), converted(v, name, w))]
+            pairs = [(gguf_name(v, name), w)]
         for target, values in pairs:
+            if layout_encoder(v, name):
+                result += _nvfp4_tensors(v, name, target, values)
+                continue
+            values = converted(v, name, values)
             if values.ndim == 1 or target.endswith(_ALWAYS_F32) or not target.endswith(".weight"):
                 result.append((target, formats.GGML_F32, values.astype(np.float32)))
             else:
@@ -178,7 +214,7 @@ def gguf_metadata(v, title):
         (a + "attention.layer_norm_rms_epsilon", GGUF_F32, config["rms_norm_eps"]),
         (a + "attention.key_length", GGUF_U32, head_dim(v)),
         (a + "attention.value_length", GGUF_U32, head_dim(v)),
-        ("general.file_type", GGUF_U32, 32),
+        ("general.file_type", GGUF_U32, 39 if "layout" in v else 32),  # mostly NVFP4, or BF16
         ("general.quantization_version", GGUF_U32, 2),
     ]
     if "intermediate_size" in config:

@@ -115,7 +115,7 @@ def role(v, name, shape):
     if name.endswith("norm.weight") or "layernorm" in name or ".pre_fc_norm" in name:
         return (0.0 if plus1 else 1.0), 0.2
     if name == "model.embed_tokens.weight":
-        return 0.0, 2.0 * fan_in if v.get("tied") else 0.5
+        return 0.0, 2.0 * fan_in if v.get("tied") else 0.01  # so small that a wrong eps shows
     special = {
         "A_log": (0.3, 1.0),
         "dt_bias": (-2.0, 1.5),
@@ -199,6 +199,11 @@ def weights(v):
         mean, std = role(v, name, shape)
         result[name] = formats.bf16_round(mean + std * hash_normal(name, math.prod(shape))).reshape(shape)
     return result
+
+
+def has_gguf(v):
+    """FP8 layouts are of safetensors alone; NVFP4 has a GGUF form when it is the only layout of the file."""
+    return v.get("layout", "nvfp4-ct") in ("nvfp4-ct", "nvfp4-modelopt")
 
 
 def head_dim(v):

@@ -13,11 +13,11 @@ import pytest
 from golden_checks import check_greedy, check_logits
 
 from tiny_gguf import write_tiny_gguf
-from tiny_model import VARIANTS, write_hf
+from tiny_model import VARIANTS, has_gguf, write_hf
 
 GOLDEN = Path(__file__).resolve().parent
 BUILD = GOLDEN.parent.parent / "build" / "golden"
-WITH_GGUF = [name for name, v in VARIANTS.items() if "layout" not in v]
+WITH_GGUF = [name for name, v in VARIANTS.items() if has_gguf(v)]
 QUANTISED = sorted(path.stem for path in (GOLDEN / "quantised").glob("*.gguf"))
 SOURCES = [
     (name, source)
