@@ -1,0 +1,42 @@
+// commands.h — what the commands share: how to get a backend, where results go, when the program started. One
+// overload of run_command a command, each in a file of its own; all answer with an exit code or an Error.
+#pragma once
+#include <chrono>
+#include <functional>
+#include <memory>
+
+#include "cli/options.h"
+#include "cli/streams.h"
+#include "core/result.h"
+#include "ops/backend.h"
+
+namespace sparkinfer {
+
+using Clock = std::chrono::steady_clock;
+inline double seconds_between(Clock::time_point from, Clock::time_point to) {
+    return std::chrono::duration<double>(to - from).count();
+}
+
+// Makes the backend that computes, with so many threads.
+using BackendFactory = std::function<Result<std::unique_ptr<Backend>>(int threads)>;
+
+struct Session {
+    BackendFactory make_backend;
+    StandardOutput out;
+    Clock::time_point started;  // when the program did
+
+    // For what --threads says; else one a usable core.
+    Result<std::unique_ptr<Backend>> backend(const std::optional<int64_t>& threads) const;
+};
+
+Result<int> run_command(const RunOptions& options, Session& session);
+Result<int> run_command(const InspectOptions& options, Session& session);
+Result<int> run_command(const TokenizeOptions& options, Session& session);
+Result<int> run_command(const ExplainOptions& options, Session& session);
+Result<int> run_command(const PerplexityOptions& options, Session& session);
+Result<int> run_command(const BenchOptions& options, Session& session);
+
+// The program: parses argv, runs the command, prints its error, answers with the exit code.
+int cli_main(int argc, char** argv, const BackendFactory& make_backend);
+
+}  // namespace sparkinfer

@@ -1,0 +1,429 @@
+#include "cli/options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "ops/step.h"
+
+namespace sparkinfer {
+
+namespace {
+
+constexpr const char* kVersion = "0.1.0";
+constexpr int64_t kMaxTokens = INT32_MAX;  // of a context, a prompt, an answer
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// "-t is '0', expected a whole number from 1 to 1024"
+Result<int64_t> parse_int(const std::string& flag, const std::string& text, int64_t min, int64_t max) {
+    int64_t value = 0;
+    const auto [end, trouble] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (trouble != std::errc() || end != text.data() + text.size() || value < min || value > max)
+        return usage_error("{} is '{}', expected a whole number from {} to {}", flag, text, min, max);
+    return value;
+}
+
+// A finite number in [min, max], or (min, max] when `open`; max may be infinite.
+struct NumberRange {
+    double min, max;
+    bool open = false;
+};
+Result<double> parse_number(const std::string& flag, const std::string& text, NumberRange range) {
+    double value = 0;
+    const auto [end, trouble] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool number = trouble == std::errc() && end == text.data() + text.size() && std::isfinite(value);
+    if (!number || value < range.min || value > range.max || (range.open && value == range.min)) {
+        const std::string least = fmt::format("{} {}", range.open ? "above" : "of at least", range.min);
+        const std::string most = std::isinf(range.max) ? "" : fmt::format(" and at most {}", range.max);
+        return usage_error("{} is '{}', expected a number {}{}", flag, text, least, most);
+    }
+    return value;
+}
+
+Result<uint64_t> parse_seed(const std::string& text) {
+    uint64_t value = 0;
+    const auto [end, trouble] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (trouble != std::errc() || end != text.data() + text.size())
+        return usage_error("--seed is '{}', expected a whole number from 0 to {}", text, UINT64_MAX);
+    return value;
+}
+
+// What a command's flags are bound to: CLI11's command, and the first thing that is wrong with a value.
+struct Binder {
+    CLI::App& app;
+    std::optional<Error>& wrong;
+
+    // One value; `take` answers with an Error when it is off.
+    CLI::Option* value(const char* names, const char* type, const char* help,
+                       std::function<Result<void>(const std::string&)> take) {
+        CLI::Option* option = app.add_option_function<std::vector<std::string>>(
+            names,
+            [this_wrong = &wrong, take = std::move(take)](const std::vector<std::string>& texts) {
+                for (const std::string& text : texts)
+                    if (auto taken = take(text); !taken.ok() && !*this_wrong) *this_wrong = taken.error();
+            },
+            help);
+        return option->type_name(type)->expected(1)->allow_extra_args(false)->multi_option_policy(
+            CLI::MultiOptionPolicy::Throw);
+    }
+    // The same, and the flag may be given several times.
+    CLI::Option* values(const char* names, const char* type, const char* help,
+                        std::function<Result<void>(const std::string&)> take) {
+        return value(names, type, help, std::move(take))
+            ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    }
+    CLI::Option* text(const char* names, const char* type, const char* help, std::optional<std::string>& to) {
+        return value(names, type, help, [&to](const std::string& text) {
+            to = text;
+            return Result<void>{};
+        });
+    }
+    template <class T>
+    CLI::Option* integer(const char* names, const char* help, int64_t min, int64_t max, T& to) {
+        return value(names, "N", help, [=, &to](const std::string& text) -> Result<void> {
+            TRY(to, parse_int(names, text, min, max));
+            return {};
+        });
+    }
+    CLI::Option* number(const char* names, const char* help, NumberRange range, std::optional<double>& to) {
+        return value(names, "X", help, [=, &to](const std::string& text) -> Result<void> {
+            TRY(to, parse_number(names, text, range));
+            return {};
+        });
+    }
+    CLI::Option* list(const char* names, const char* help, int64_t min, int64_t max,
+                      std::vector<int64_t>& to) {
+        return value(names, "N[,N…]", help, [=, &to](const std::string& text) -> Result<void> {
+            TRY(to, parse_int_list(names, text, min, max));
+            return {};
+        });
+    }
+    void flag(const char* names, const char* help, bool& to) { app.add_flag(names, to, help); }
+    void model(std::string& to) {
+        app.add_option(
+               "MODEL", to,
+               "a GGUF file, the first piece of a split one, or a folder with config.json and safetensors")
+            ->required()
+            ->type_name("");
+    }
+    void threads(std::optional<int64_t>& to) {
+        integer("-t,--threads", "threads that compute (default: the physical cores at hand)", 1, 1024, to);
+    }
+};
+
+void bind(Binder b, RunOptions& o) {
+    b.model(o.model);
+    CLI::Option* text = b.text("-p,--prompt", "TEXT", "the prompt (default: read from stdin)", o.prompt.text);
+    b.text("-f,--file", "FILE", "read the prompt from a file", o.prompt.file)->excludes(text);
+    b.integer("-n,--predict", "most tokens to generate; -1: to the end token (default)", -1, kMaxTokens,
+              o.max_tokens);
+    SamplingOptions& s = o.sampling;
+    b.number("--temp", "temperature; 0 is greedy (default: the file's, else 0.8)", {0, kInfinity},
+             s.temperature);
+    b.integer("--top-k", "keep the K most likely tokens; 0: all (default: the file's, else 40)", 0,
+              kMaxTokens, s.top_k);
+    b.number("--top-p",
+             "keep the likeliest tokens of this total probability; 1: all (default: the file's, else 0.95)",
+             {0, 1, true}, s.top_p);
+    b.number("--min-p",
+             "drop tokens less likely than this share of the likeliest (default: the file's, else 0.05)",
+             {0, 1}, s.min_p);
+    b.number("--repeat-penalty", "divide the logits of tokens in the last --repeat-last-n; 1: off (default)",
+             {0, kInfinity, true}, s.repeat_penalty);
+    b.integer("--repeat-last-n", "tokens of prompt and answer it looks at; -1: all, 0: off (default 64)", -1,
+              kMaxTokens, s.repeat_last_n);
+    b.number("--presence-penalty", "subtract from the logits of generated tokens, once; -2 to 2 (default 0)",
+             {-2, 2}, s.presence_penalty);
+    b.number("--frequency-penalty", "the same, once per occurrence; -2 to 2 (default 0)", {-2, 2},
+             s.frequency_penalty);
+    b.value("--seed", "N", "seed of the random numbers (default: a random one, reported)",
+            [&s](const std::string& text) -> Result<void> {
+                TRY(s.seed, parse_seed(text));
+                return {};
+            });
+    b.values("--stop", "TEXT", "end the answer before this text; may be given several times",
+             [&o](const std::string& text) -> Result<void> {
+                 if (text.empty()) return usage_error("--stop is empty, expected a text");
+                 o.stop.push_back(text);
+                 return {};
+             });
+    b.values("--logit-bias", "ID±X",
+             "add X to the logit of token ID (ID+2.5, ID-1, ID=-1); may be given several times",
+             [&s](const std::string& text) -> Result<void> {
+                 TRY(const auto bias, parse_logit_bias(text));
+                 s.logit_bias.push_back(bias);
+                 return {};
+             });
+    b.integer("--logprobs", "report log-probabilities, with N alternatives a token (in --json)", 0,
+              kMaxTopLogprobs, o.logprobs);
+    b.integer("--ctx", "tokens of context (default: what prompt and -n need, at most the file's)", 1,
+              kMaxTokens, o.context);
+    b.threads(o.threads);
+    b.flag("--raw", "no chat template: continue the prompt itself", o.raw);
+    b.flag("--json", "print one JSON object instead of the streamed answer", o.json);
+}
+
+void bind(Binder b, InspectOptions& o) {
+    b.app
+        .add_option("FILE", o.file, "a GGUF file, the first piece of a split one, or a folder of safetensors")
+        ->required()
+        ->type_name("");
+    b.flag("--json", "print one JSON object", o.json);
+}
+
+void bind(Binder b, TokenizeOptions& o) {
+    b.model(o.model);
+    CLI::Option* text = b.text("-p,--prompt", "TEXT", "the text (default: read from stdin)", o.text);
+    b.value("--decode", "IDS", "turn these ids (1,2,3) into text instead",
+            [&o](const std::string& ids) -> Result<void> {
+                std::vector<int32_t>& to = o.decode.emplace();
+                if (ids.empty()) return {};
+                TRY(const auto list, parse_int_list("--decode", ids, 0, INT32_MAX));
+                to.assign(list.begin(), list.end());
+                return {};
+            })
+        ->excludes(text);
+    b.flag("--no-special",
+           "no tokens that the model's file adds at start or end, and control tokens in the text are text",
+           o.no_special);
+    b.flag("--json", "print one JSON object", o.json);
+}
+
+void bind(Binder b, ExplainOptions& o) {
+    b.model(o.model);
+    b.value("--gpu", "NAME", "whose bandwidth makes the floor: h200 (default), rtx5090, pro6000, spark",
+            [&o](const std::string& name) -> Result<void> {
+                if (name != "h200" && name != "rtx5090" && name != "pro6000" && name != "spark")
+                    return usage_error("--gpu is '{}', expected h200, rtx5090, pro6000 or spark", name);
+                o.gpu = name;
+                return {};
+            });
+    b.integer("--rows", "rows of the step: tokens of one sequence (default 1)", 1, 65536, o.rows);
+    b.integer("--depth", "tokens of the sequence before them (default 0)", 0, kMaxTokens, o.depth);
+}
+
+void bind(Binder b, PerplexityOptions& o) {
+    b.model(o.model);
+    CLI::Option* file = b.text(
+        "-f,--file", "FILE", "a text: perplexity of the second half of each window of --ctx tokens", o.file);
+    b.text("--tokens", "IDS.npy",
+           "token ids instead (1-D int32 or int64), used as given; every one but a window's first is rated",
+           o.tokens)
+        ->excludes(file);
+    b.integer("--ctx", "tokens of a window (default: 512 with -f, all with --tokens)", 1, kMaxTokens,
+              o.context);
+    b.text("--logits-out", "OUT.npy", "write float32 [tokens, vocabulary], row i = logits after token i",
+           o.logits_out);
+    b.threads(o.threads);
+}
+
+void bind(Binder b, BenchOptions& o) {
+    b.model(o.model);
+    b.list("-p,--n-prompt", "tokens of a prompt to time; 0: no such test (default 512)", 0, 1 << 24,
+           o.prompt);
+    b.list("-n,--n-gen", "tokens to generate and time; 0: no such test (default 128)", 0, 1 << 24,
+           o.generate);
+    b.list("-d,--n-depth", "tokens already in the context (default 0)", 0, 1 << 24, o.depth);
+    b.list("-t,--threads", "threads that compute (default: the physical cores at hand)", 1, 1024, o.threads);
+    b.integer("-r,--repetitions", "timed runs of each test (default 5)", 1, 1000, o.repetitions);
+    b.value("-o,--output", "FORMAT", "md (default), csv, json or jsonl",
+            [&o](const std::string& name) -> Result<void> {
+                static const std::pair<const char*, BenchFormat> kFormats[] = {{"md", BenchFormat::md},
+                                                                               {"csv", BenchFormat::csv},
+                                                                               {"json", BenchFormat::json},
+                                                                               {"jsonl", BenchFormat::jsonl}};
+                for (const auto& [known, format] : kFormats)
+                    if (name == known) {
+                        o.format = format;
+                        return {};
+                    }
+                return usage_error("-o is '{}', expected md, csv, json or jsonl", name);
+            });
+}
+
+// The commands. Help, dispatch and suggestions all read this table.
+struct CommandRow {
+    const char* name;
+    const char* summary;
+    const char* examples;
+    Command (*empty)();
+};
+template <class Options>
+Command make() {
+    return Options{};
+}
+constexpr CommandRow kCommands[] = {
+    {"run", "answer a prompt",
+     "  sparkinfer run model.gguf -p 'Why is the sky blue?'\n"
+     "  sparkinfer run model.gguf -f question.txt -n 200 --temp 0\n"
+     "  echo 'Once upon a time' | sparkinfer run model.gguf --raw --json --logprobs 3\n",
+     make<RunOptions>},
+    {"inspect", "show what is in a model's files, without reading the weights",
+     "  sparkinfer inspect model.gguf\n"
+     "  sparkinfer inspect folder/ --json\n",
+     make<InspectOptions>},
+    {"tokenize", "turn text into token ids, or back",
+     "  sparkinfer tokenize model.gguf -p 'Hello world'\n"
+     "  sparkinfer tokenize model.gguf --decode 19556,905\n",
+     make<TokenizeOptions>},
+    {"explain", "show the model's forward pass as a table: ops, shapes, bytes, floor",
+     "  sparkinfer explain model.gguf\n"
+     "  sparkinfer explain model.gguf --gpu rtx5090 --depth 8192\n",
+     make<ExplainOptions>},
+    {"perplexity", "rate a text or token ids, write logits",
+     "  sparkinfer perplexity model.gguf -f wiki.txt\n"
+     "  sparkinfer perplexity model.gguf --tokens ids.npy --logits-out logits.npy\n",
+     make<PerplexityOptions>},
+    {"bench", "measure tokens per second and the share of the memory-bandwidth floor",
+     "  sparkinfer bench model.gguf\n"
+     "  sparkinfer bench model.gguf -p 512 -n 128 -d 0,4096 -r 3 -o json\n",
+     make<BenchOptions>},
+};
+
+// Levenshtein's distance.
+size_t edit_distance(const std::string& a, const std::string& b) {
+    std::vector<size_t> row(b.size() + 1);
+    for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+    for (size_t i = 1; i <= a.size(); ++i) {
+        size_t diagonal = std::exchange(row[0], i);
+        for (size_t j = 1; j <= b.size(); ++j) {
+            const size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+            diagonal = row[j];
+            row[j] = std::min({change, row[j] + 1, row[j - 1] + 1});
+        }
+    }
+    return row[b.size()];
+}
+
+Error unknown_command(const std::string& word) {
+    const CommandRow* nearest = &kCommands[0];
+    for (const CommandRow& row : kCommands)
+        if (edit_distance(word, row.name) < edit_distance(word, nearest->name)) nearest = &row;
+    if (edit_distance(word, nearest->name) <= std::max<size_t>(2, word.size() / 3))
+        return usage_error("'{}' is no command, did you mean '{}'?", word, nearest->name);
+    return usage_error("'{}' is no command; `sparkinfer --help` lists them", word);
+}
+
+Error unknown_argument(const CLI::App& app, const std::string& name, const std::string& word) {
+    std::string nearest;
+    size_t distance = 3;
+    for (const CLI::Option* option : app.get_options())
+        for (const std::string& known : option->get_lnames()) {
+            const size_t found = word.rfind("--", 0) == 0 ? edit_distance(word.substr(2), known) : distance;
+            if (found >= distance) continue;
+            distance = found;
+            nearest = "--" + known;
+        }
+    if (!nearest.empty())
+        return usage_error("{}: '{}' is not expected, did you mean '{}'?", name, word, nearest);
+    return usage_error("{}: '{}' is not expected; `sparkinfer {} --help` lists what is", name, word, name);
+}
+
+Result<std::variant<Command, Printout>> parse_command(const CommandRow& row,
+                                                      std::vector<std::string> arguments) {
+    Command command = row.empty();
+    std::optional<Error> wrong;
+    CLI::App app(row.summary, fmt::format("sparkinfer {}", row.name));
+    app.set_help_flag("-h,--help", "this help");
+    app.footer(fmt::format("Examples:\n{}", row.examples));
+    app.get_formatter()->column_width(34);
+    std::visit([&](auto& options) { bind(Binder{app, wrong}, options); }, command);
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+    try {
+        app.parse(arguments);
+    } catch (const CLI::CallForHelp&) {
+        return std::variant<Command, Printout>(Printout{app.help()});
+    } catch (const CLI::ExtrasError&) {
+        return unknown_argument(app, row.name, app.remaining().front());
+    } catch (const CLI::RequiredError& e) {
+        return usage_error("{}: {}; `sparkinfer {} --help` shows how", row.name, e.what(), row.name);
+    } catch (const CLI::Error& e) {
+        return usage_error("{}: {}", row.name, e.what());
+    }
+    if (wrong) return *wrong;
+    return std::variant<Command, Printout>(std::move(command));
+}
+
+// What cannot be said of one flag alone.
+Result<void> check_command(const Command& command) {
+    const auto* perplexity = std::get_if<PerplexityOptions>(&command);
+    if (perplexity && !perplexity->file && !perplexity->tokens)
+        return usage_error("perplexity: nothing to rate: give -f FILE or --tokens IDS.npy");
+    const auto* run = std::get_if<RunOptions>(&command);
+    if (run && run->max_tokens == 0)
+        return usage_error("-n,--predict is '0', expected -1 or a whole number from 1");
+    if (run && run->sampling.logit_bias.size() > size_t(kMaxBias))
+        return usage_error("--logit-bias is given {} times, at most {} are possible",
+                           run->sampling.logit_bias.size(), kMaxBias);
+    return {};
+}
+
+}  // namespace
+
+std::string overview_text() {
+    std::string text =
+        "sparkinfer: runs language models from their files\n\nUsage: sparkinfer COMMAND "
+        "[arguments]\n\nCommands:\n";
+    for (const CommandRow& row : kCommands) text += fmt::format("  {:<12}{}\n", row.name, row.summary);
+    text +=
+        "\nOptions:\n  -h,--help   this help; `sparkinfer COMMAND --help` explains a command\n  --version   "
+        "the version\n";
+    text += "\nExamples:\n";
+    for (const CommandRow& row : kCommands) {
+        const std::string examples = row.examples;
+        text += examples.substr(0, examples.find('\n') + 1);
+    }
+    text +=
+        "\nExit codes: 0 done, 2 usage, 3 bad file or input, 4 out of resources, 5 internal, 130 "
+        "interrupted\n";
+    return text;
+}
+
+Result<std::pair<int32_t, float>> parse_logit_bias(const std::string& text) {
+    const Error wrong =
+        usage_error("--logit-bias is '{}', expected a token id, a sign and a number, as in 42+1.5", text);
+    const size_t at = text.find_first_of("+-=");
+    if (at == std::string::npos) return wrong;
+    int32_t id = 0;
+    const auto [id_end, id_trouble] = std::from_chars(text.data(), text.data() + at, id);
+    if (id_trouble != std::errc() || id_end != text.data() + at) return wrong;
+    float value = 0;
+    const char* begin = text.data() + at + (text[at] == '-' ? 0 : 1);
+    const char* end = text.data() + text.size();
+    const auto [value_end, trouble] = std::from_chars(begin, end, value);
+    const bool two_signs = text[at] == '+' && begin < end && *begin == '-';
+    if (trouble != std::errc() || value_end != end || !std::isfinite(value) || two_signs) return wrong;
+    return std::pair{id, value};
+}
+
+Result<std::vector<int64_t>> parse_int_list(const std::string& flag, const std::string& text, int64_t min,
+                                            int64_t max) {
+    std::vector<int64_t> values;
+    for (size_t start = 0; start <= text.size();) {
+        const size_t comma = std::min(text.find(',', start), text.size());
+        TRY(const int64_t value, parse_int(flag, text.substr(start, comma - start), min, max));
+        values.push_back(value);
+        start = comma + 1;
+    }
+    return values;
+}
+
+Result<std::variant<Command, Printout>> parse_command_line(const std::vector<std::string>& arguments) {
+    if (arguments.empty()) return usage_error("no command is given; `sparkinfer --help` lists them");
+    const std::string& first = arguments[0];
+    if (first == "--version")
+        return std::variant<Command, Printout>(Printout{fmt::format("sparkinfer {}\n", kVersion)});
+    if (first == "--help" || first == "-h") return std::variant<Command, Printout>(Printout{overview_text()});
+    for (const CommandRow& row : kCommands) {
+        if (first != row.name) continue;
+        TRY(auto parsed, parse_command(row, {arguments.begin() + 1, arguments.end()}));
+        if (const Command* command = std::get_if<Command>(&parsed)) TRY_VOID(check_command(*command));
+        return parsed;
+    }
+    return unknown_command(first);
+}
+
+}  // namespace sparkinfer

@@ -1,0 +1,93 @@
+// options.h — the command line as plain structs: one a command, filled and checked by parse_command_line.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/result.h"
+
+namespace sparkinfer {
+
+// Where a text comes from: -p TEXT, -f FILE, or stdin when neither is given.
+struct TextSource {
+    std::optional<std::string> text;
+    std::optional<std::string> file;
+};
+
+// How tokens are chosen. What is not given comes from the model's file, else from SamplingParams' defaults.
+struct SamplingOptions {
+    std::optional<double> temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
+    std::optional<int64_t> top_k, repeat_last_n;
+    std::optional<uint64_t> seed;
+    std::vector<std::pair<int32_t, float>> logit_bias;  // token id, added to its logit
+};
+
+struct RunOptions {
+    std::string model;
+    TextSource prompt;
+    int64_t max_tokens = -1;  // -1: to an end token
+    SamplingOptions sampling;
+    std::vector<std::string> stop;
+    std::optional<int64_t> logprobs;  // alternatives a token, 0 … kMaxTopLogprobs
+    std::optional<int64_t> context;   // tokens
+    std::optional<int64_t> threads;
+    bool raw = false, json = false;
+};
+
+struct InspectOptions {
+    std::string file;
+    bool json = false;
+};
+
+struct TokenizeOptions {
+    std::string model;
+    std::optional<std::string> text;
+    std::optional<std::vector<int32_t>> decode;  // ids to turn into text instead
+    bool no_special = false, json = false;
+};
+
+struct ExplainOptions {
+    std::string model, gpu = "h200";
+    int64_t rows = 1, depth = 0;
+};
+
+struct PerplexityOptions {
+    std::string model;
+    std::optional<std::string> file, tokens, logits_out;
+    std::optional<int64_t> context, threads;
+};
+
+enum class BenchFormat { md, csv, json, jsonl };
+struct BenchOptions {
+    std::string model;
+    std::vector<int64_t> prompt = {512}, generate = {128}, depth = {0}, threads;  // every combination is run
+    int64_t repetitions = 5;
+    BenchFormat format = BenchFormat::md;
+};
+
+using Command = std::variant<RunOptions, InspectOptions, TokenizeOptions, ExplainOptions, PerplexityOptions,
+                             BenchOptions>;
+
+// Text to print instead of running a command: help or the version.
+struct Printout {
+    std::string text;
+};
+
+// argv[1…] as a command. Errors are usage errors: unknown words (with the nearest known one), missing or
+// malformed values, numbers out of range; each names the flag, what was found and what was expected.
+Result<std::variant<Command, Printout>> parse_command_line(const std::vector<std::string>& arguments);
+
+// The overview of `sparkinfer --help`.
+std::string overview_text();
+
+// "42+3", "42-1.5", "42=-1": an id and a finite value to add to its logit.
+Result<std::pair<int32_t, float>> parse_logit_bias(const std::string& text);
+
+// "512", "0,1024": a comma list of whole numbers in [min, max]. `flag` names it in errors.
+Result<std::vector<int64_t>> parse_int_list(const std::string& flag, const std::string& text, int64_t min,
+                                            int64_t max);
+
+}  // namespace sparkinfer

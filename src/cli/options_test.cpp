@@ -1,0 +1,161 @@
+#include "cli/options.h"
+
+#include <gtest/gtest.h>
+
+namespace sparkinfer {
+namespace {
+
+std::string trouble(const std::vector<std::string>& arguments) {
+    const auto parsed = parse_command_line(arguments);
+    if (parsed.ok()) return "nothing";
+    EXPECT_EQ(parsed.error().kind, ErrorKind::usage);
+    return parsed.error().message;
+}
+RunOptions run_options(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"run", "m.gguf"});
+    const auto parsed = parse_command_line(arguments);
+    EXPECT_TRUE(parsed.ok()) << parsed.error().message;
+    return std::get<RunOptions>(std::get<Command>(parsed.value()));
+}
+
+// Risk: a number that makes no sense reaches the sampler.
+TEST(Options, RefusesBadNumbersByFlag) {
+    const auto run = [](const std::string& flag, const std::string& value) {
+        return trouble({"run", "m", "-p", "x", flag, value});
+    };
+    EXPECT_EQ(run("--temp", "-1"), "--temp is '-1', expected a number of at least 0");
+    EXPECT_EQ(run("--temp", "nan"), "--temp is 'nan', expected a number of at least 0");
+    EXPECT_EQ(run("--temp", "inf"), "--temp is 'inf', expected a number of at least 0");
+    EXPECT_EQ(run("--temp", "0.8x"), "--temp is '0.8x', expected a number of at least 0");
+    EXPECT_EQ(run("--temp", ""), "--temp is '', expected a number of at least 0");
+    EXPECT_EQ(run("--top-p", "2"), "--top-p is '2', expected a number above 0 and at most 1");
+    EXPECT_EQ(run("--top-p", "0"), "--top-p is '0', expected a number above 0 and at most 1");
+    EXPECT_EQ(run("--min-p", "NaN"), "--min-p is 'NaN', expected a number of at least 0 and at most 1");
+    EXPECT_EQ(run("--repeat-penalty", "0"), "--repeat-penalty is '0', expected a number above 0");
+    EXPECT_EQ(run("--presence-penalty", "2.5"),
+              "--presence-penalty is '2.5', expected a number of at least -2 and at most 2");
+    EXPECT_EQ(run("--top-k", "-1"), "--top-k is '-1', expected a whole number from 0 to 2147483647");
+    EXPECT_EQ(run("--top-k", "1.5"), "--top-k is '1.5', expected a whole number from 0 to 2147483647");
+    EXPECT_EQ(run("-n", "99999999999"),
+              "-n,--predict is '99999999999', expected a whole number from -1 to 2147483647");
+    EXPECT_EQ(run("-n", "0"), "-n,--predict is '0', expected -1 or a whole number from 1");
+    EXPECT_EQ(run("--logprobs", "21"), "--logprobs is '21', expected a whole number from 0 to 20");
+    EXPECT_EQ(run("--seed", "-1"), "--seed is '-1', expected a whole number from 0 to 18446744073709551615");
+    EXPECT_EQ(run("-t", "0"), "-t,--threads is '0', expected a whole number from 1 to 1024");
+    EXPECT_EQ(run("--ctx", "0"), "--ctx is '0', expected a whole number from 1 to 2147483647");
+    EXPECT_EQ(run("--stop", ""), "--stop is empty, expected a text");
+}
+
+// Risk: texts that look like flags, lists or nothing are changed on their way.
+TEST(Options, TextsStayWhatTheyAre) {
+    for (const char* text : {"-x", "--temp", "[a, b]", "{}", "[]", "", "a=b", "\"q\"", "%%", "--", "1 2"})
+        EXPECT_EQ(run_options({"-p", text}).prompt.text, text) << text;
+    EXPECT_EQ(run_options({"-p", "x", "--stop", "[a,b]", "--stop", "-c"}).stop,
+              (std::vector<std::string>{"[a,b]", "-c"}));
+    EXPECT_EQ(run_options({"--prompt=a b"}).prompt.text, "a b");
+}
+
+// Risk: a flag lands in the wrong field.
+TEST(Options, FillsTheStruct) {
+    const RunOptions o = run_options({"-f",
+                                      "file",
+                                      "-n",
+                                      "7",
+                                      "--temp",
+                                      "0.5",
+                                      "--top-k",
+                                      "3",
+                                      "--top-p",
+                                      "0.9",
+                                      "--min-p",
+                                      "0.1",
+                                      "--repeat-penalty",
+                                      "1.1",
+                                      "--repeat-last-n",
+                                      "-1",
+                                      "--presence-penalty",
+                                      "-0.5",
+                                      "--frequency-penalty",
+                                      "0.25",
+                                      "--seed",
+                                      "18446744073709551615",
+                                      "--logprobs",
+                                      "0",
+                                      "--ctx",
+                                      "99",
+                                      "-t",
+                                      "2",
+                                      "--raw",
+                                      "--json",
+                                      "--logit-bias",
+                                      "5+1.5",
+                                      "--logit-bias",
+                                      "6-2"});
+    EXPECT_EQ(o.model, "m.gguf");
+    EXPECT_EQ(o.prompt.file, "file");
+    EXPECT_FALSE(o.prompt.text);
+    EXPECT_EQ(o.max_tokens, 7);
+    EXPECT_EQ(o.sampling.temperature, 0.5);
+    EXPECT_EQ(o.sampling.top_k, 3);
+    EXPECT_EQ(o.sampling.top_p, 0.9);
+    EXPECT_EQ(o.sampling.min_p, 0.1);
+    EXPECT_EQ(o.sampling.repeat_penalty, 1.1);
+    EXPECT_EQ(o.sampling.repeat_last_n, -1);
+    EXPECT_EQ(o.sampling.presence_penalty, -0.5);
+    EXPECT_EQ(o.sampling.frequency_penalty, 0.25);
+    EXPECT_EQ(o.sampling.seed, UINT64_MAX);
+    EXPECT_EQ(o.logprobs, 0);
+    EXPECT_EQ(o.context, 99);
+    EXPECT_EQ(o.threads, 2);
+    EXPECT_TRUE(o.raw && o.json);
+    EXPECT_EQ(o.sampling.logit_bias, (std::vector<std::pair<int32_t, float>>{{5, 1.5f}, {6, -2.0f}}));
+}
+
+// Risk: a typing mistake runs something else, or leaves the reader without a hint.
+TEST(Options, NamesWhatIsUnknown) {
+    EXPECT_EQ(trouble({}), "no command is given; `sparkinfer --help` lists them");
+    EXPECT_EQ(trouble({"rnu"}), "'rnu' is no command, did you mean 'run'?");
+    EXPECT_EQ(trouble({"tokenise", "m"}), "'tokenise' is no command, did you mean 'tokenize'?");
+    EXPECT_EQ(trouble({"frobnicate"}), "'frobnicate' is no command; `sparkinfer --help` lists them");
+    EXPECT_EQ(trouble({"run", "m", "--tmp", "1"}), "run: '--tmp' is not expected, did you mean '--temp'?");
+    EXPECT_EQ(trouble({"run", "m", "extra"}),
+              "run: 'extra' is not expected; `sparkinfer run --help` lists what is");
+    EXPECT_NE(trouble({"run"}).find("MODEL is required"), std::string::npos);
+    EXPECT_NE(trouble({"run", "m", "-p", "x", "-f", "y"}).find("excludes"), std::string::npos);
+    EXPECT_NE(trouble({"run", "m", "-p", "x", "-p", "y"}), "nothing");
+    EXPECT_EQ(trouble({"perplexity", "m"}), "perplexity: nothing to rate: give -f FILE or --tokens IDS.npy");
+    EXPECT_EQ(trouble({"explain", "m", "--gpu", "a100"}),
+              "--gpu is 'a100', expected h200, rtx5090, pro6000 or spark");
+    EXPECT_EQ(trouble({"bench", "m", "-o", "xml"}), "-o is 'xml', expected md, csv, json or jsonl");
+}
+
+TEST(Options, ReadsLogitBiases) {
+    EXPECT_EQ(parse_logit_bias("42+2.5").value(), std::pair(42, 2.5f));
+    EXPECT_EQ(parse_logit_bias("42-1").value(), std::pair(42, -1.0f));
+    EXPECT_EQ(parse_logit_bias("42=-1e2").value(), std::pair(42, -100.0f));
+    EXPECT_EQ(parse_logit_bias("42=3").value(), std::pair(42, 3.0f));
+    for (const char* bad : {"", "42", "42+", "+1", "x+1", "42+x", "42+1x", "42+-1", "42--1", "42+inf",
+                            "42=nan", "-1+2", "99999999999+1"})
+        EXPECT_FALSE(parse_logit_bias(bad).ok()) << bad;
+}
+
+TEST(Options, ReadsLists) {
+    EXPECT_EQ(parse_int_list("-d", "0,4096", 0, 5000).value(), (std::vector<int64_t>{0, 4096}));
+    for (const char* bad : {"", ",", "1,", "1,,2", "a", "1;2", "-1", "6000"})
+        EXPECT_FALSE(parse_int_list("-d", bad, 0, 5000).ok()) << bad;
+}
+
+// Risk: --help of some command is missing, or ends as an error.
+TEST(Options, HelpIsThereOnEveryLevel) {
+    for (const char* command : {"run", "inspect", "tokenize", "explain", "perplexity", "bench"}) {
+        const auto parsed = parse_command_line({command, "--help"});
+        ASSERT_TRUE(parsed.ok());
+        const std::string& text = std::get<Printout>(parsed.value()).text;
+        EXPECT_NE(text.find("Examples:"), std::string::npos) << text;
+        EXPECT_NE(overview_text().find(command), std::string::npos);
+    }
+    EXPECT_EQ(std::get<Printout>(parse_command_line({"--version"}).value()).text.rfind("sparkinfer ", 0), 0u);
+}
+
+}  // namespace
+}  // namespace sparkinfer

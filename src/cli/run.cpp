@@ -1,0 +1,72 @@
+// run.cpp — `sparkinfer run`: a prompt in, an answer out.
+#include <unistd.h>
+
+#include "cli/answer.h"
+#include "cli/commands.h"
+#include "cli/machine.h"
+#include "cli/model_facts.h"
+#include "core/log.h"
+#include "text/chat_template.h"
+
+namespace sparkinfer {
+
+namespace {
+
+// Rows of a prompt in one step: enough to use the weights well, few enough that Ctrl-C is heard soon.
+constexpr int32_t kChunk = 128;
+
+// The prompt as tokens: in the model's chat template, or (raw) as it is.
+Result<std::vector<TokenId>> prompt_ids(const std::string& text, bool raw_text, const Tokenizer& tokenizer,
+                                        const Metadata& metadata) {
+    if (raw_text) return tokenizer.encode(text, Tokenizer::Specials::parse);
+    auto chat = ChatTemplate::from_metadata(metadata);
+    if (!chat.ok())
+        return Error{chat.error().kind, chat.error().message + " (--raw does without a template)"};
+    TRY(const Rendered rendered, chat->render_user(text));
+    return tokenizer.encode(rendered);
+}
+
+// Ends the streamed answer's line on the terminal, without adding to an answer that goes elsewhere.
+Result<void> end_line(StandardOutput& out) {
+    if (::isatty(STDOUT_FILENO)) return out.write("\n");
+    [[maybe_unused]] const ssize_t wrote = ::write(STDERR_FILENO, "\n", 1);
+    return {};
+}
+
+}  // namespace
+
+Result<int> run_command(const RunOptions& o, Session& session) {
+    TRY(const ModelFacts facts, model_facts(o.model));
+    TRY(const Tokenizer tokenizer, Tokenizer::from_metadata(facts.metadata));
+    TRY(const std::string text, read_text(o.prompt, "the prompt"));
+    TRY(const std::vector<TokenId> prompt, prompt_ids(text, o.raw, tokenizer, facts.metadata));
+    if (prompt.empty()) return bad_input("the prompt has no tokens, expected at least one");
+
+    AnswerPlan plan;
+    plan.request.prompt = prompt;
+    plan.request.max_tokens = int32_t(o.max_tokens);
+    plan.request.stop_tokens = tokenizer.end_tokens();
+    plan.request.logprobs = int32_t(o.logprobs.value_or(-1));
+    TRY(plan.request.sampling, resolve_sampling(o.sampling, facts.metadata));
+    plan.stop = o.stop;
+    plan.stream = !o.json;
+
+    TRY(const std::unique_ptr<Backend> backend, session.backend(o.threads));
+    EngineOptions engine_options;
+    engine_options.chunk = kChunk;
+    TRY(engine_options.context,
+        choose_context(facts, {int64_t(prompt.size()), o.max_tokens, o.context, available_memory(),
+                               kv_bytes_per_token(facts.shape, backend->info().kv_type)}));
+    TRY(const std::unique_ptr<Engine> engine, Engine::open(o.model, *backend, engine_options));
+    log_info("seed {}", plan.request.sampling.seed);
+
+    TRY(const Answer answer, answer_prompt(*engine, tokenizer, std::move(plan), session));
+    if (o.json)
+        TRY_VOID(session.out.write(to_json(answer_json(answer, prompt, tokenizer)) + "\n"));
+    else
+        TRY_VOID(end_line(session.out));
+    log_line(LogLevel::info, answer_figures(answer, prompt.size()));
+    return interrupted() ? kExitInterrupted : 0;
+}
+
+}  // namespace sparkinfer

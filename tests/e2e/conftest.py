@@ -1,0 +1,48 @@
+"""What the end-to-end tests share: a tiny model with a tokenizer and a template, and the command with bytes in and out."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """A tiny random llama (4 MB, context 1024, vocabulary 512) with tokenizer and chat template."""
+    path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
+    command = [sys.executable, str(ROOT / "tools" / "make_tiny_model.py"), "llama", "--gguf", str(path)]
+    subprocess.run(command, check=True, capture_output=True)
+    return path
+
+
+@pytest.fixture(scope="session")
+def execute(binary):
+    """Runs the binary; returns (exit code, stdout, stderr), both as bytes. Never raises for an exit code."""
+
+    def run(*arguments, stdin=b"", timeout=120, **more):
+        command = [str(binary), *map(str, arguments)]
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=timeout, **more)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def refused(execute):
+    """Runs the binary, checks that it ends with `code`, an empty stdout and one sentence on stderr; returns that."""
+
+    def run(code, *arguments, **more):
+        found, out, err = execute(*arguments, **more)
+        text = err.decode()
+        assert found == code, f"exit code {found}, expected {code}: {text}"
+        assert out == b""
+        lines = text.splitlines()
+        assert len(lines) == 1, text
+        assert lines[0].startswith("sparkinfer: error: "), text
+        return lines[0].removeprefix("sparkinfer: error: ")
+
+    return run
