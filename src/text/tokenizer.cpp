@@ -70,7 +70,8 @@ constexpr std::string_view kEndNames[] = {
 void Tokenizer::add_end_names() {
     for (std::string_view name : kEndNames) {
         const std::optional<TokenId> id = find(name);
-        if (id && kind(*id) == TokenKind::control) end_tokens_.push_back(*id);
+        const bool added = id && (kind(*id) == TokenKind::control || kind(*id) == TokenKind::user_defined);
+        if (added) end_tokens_.push_back(*id);
     }
 }
 

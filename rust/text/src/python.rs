@@ -172,13 +172,12 @@ impl Json {
                 '\u{8}' => self.out.push_str("\\b"),
                 '\u{c}' => self.out.push_str("\\f"),
                 c if (c as u32) < 0x20 => self.out.push_str(&format!("\\u{:04x}", c as u32)),
-                c if self.ascii && !c.is_ascii() && !is_mark(c) => {
+                c if self.ascii && c > '~' && !is_mark(c) => {
                     let mut units = [0u16; 2];
                     for unit in c.encode_utf16(&mut units) {
                         self.out.push_str(&format!("\\u{unit:04x}"));
                     }
                 }
-                c if self.ascii && c == '\u{7f}' => self.out.push(c),
                 c => self.out.push(c),
             }
         }

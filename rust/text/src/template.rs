@@ -213,6 +213,8 @@ fn environment() -> Environment<'static> {
         };
         written.map_err(Error::from)
     });
+    // Jinja2 asks iter(value), which None has not and Undefined has.
+    env.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     env.add_filter("tojson", python::tojson);
     env.add_filter("string", |value: &Value| python::to_str(value));
     env.add_filter("trim", trim);

@@ -4,8 +4,8 @@
 use crate::added::{AddedToken, Control, Matcher, Part};
 use crate::split::Splitter;
 use crate::{bad_input, internal, Failure};
-use std::collections::HashMap;
-use std::str::FromStr;
+use serde::Deserialize;
+use std::collections::{HashMap, HashSet};
 use tokenizers::decoders::DecoderWrapper;
 use tokenizers::models::bpe::BPE;
 use tokenizers::normalizers::unicode::NFC;
@@ -15,7 +15,7 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::tokenizer::{
     Model, NormalizedString, Normalizer, PostProcessor, PreTokenizedString, PreTokenizer,
 };
-use tokenizers::{Encoding, ModelWrapper, OffsetReferential, OffsetType, SplitDelimiterBehavior, Token};
+use tokenizers::{Encoding, OffsetReferential, OffsetType, SplitDelimiterBehavior, Token};
 
 /// Token kinds; the values are part of the C ABI.
 pub const KIND_NORMAL: u8 = 0;
@@ -72,13 +72,22 @@ fn byte_chars() -> [char; 256] {
     })
 }
 
+/// The byte that a character of the alphabet stands for.
+fn char_bytes() -> [Option<u8>; 512] {
+    let mut bytes = [None; 512];
+    for (b, c) in byte_chars().into_iter().enumerate() {
+        bytes[c as usize] = Some(b as u8);
+    }
+    bytes
+}
+
 /// Appends the bytes of a byte-level token; a token that holds a character outside the alphabet is literal text.
-fn push_piece(pieces: &mut Vec<u8>, token: &str, bytes: &HashMap<char, u8>) {
+fn push_piece(pieces: &mut Vec<u8>, token: &str, bytes: &[Option<u8>; 512]) {
     let start = pieces.len();
     for c in token.chars() {
-        match bytes.get(&c) {
-            Some(&b) => pieces.push(b),
-            None => {
+        match bytes.get(c as usize) {
+            Some(Some(b)) => pieces.push(*b),
+            _ => {
                 pieces.truncate(start);
                 pieces.extend_from_slice(token.as_bytes());
                 return;
@@ -98,34 +107,77 @@ fn gguf_kind(index: usize, kind: u8) -> Result<u8, Failure> {
     })
 }
 
-fn merge_pairs(
-    v: &GgufVocabulary,
-    vocab: &HashMap<&str, u32>,
-    kinds: &[u8],
-) -> Result<Vec<(String, String)>, Failure> {
-    let mut pairs = Vec::with_capacity(v.merges.len());
-    let mut joined = String::new();
-    for (i, merge) in v.merges.iter().enumerate() {
+/// The two tokens of each merge. What they are in the vocabulary is not looked at here.
+fn merge_pairs(merges: &[&str]) -> Result<Vec<(String, String)>, Failure> {
+    let mut pairs = Vec::with_capacity(merges.len());
+    for (i, merge) in merges.iter().enumerate() {
         let from = merge.chars().next().map_or(0, char::len_utf8);
         let Some(space) = merge[from..].find(' ').map(|p| p + from) else {
             return Err(bad_input(format!(
                 "tokenizer.ggml.merges[{i}] is '{merge}', expected two tokens with a space between"
             )));
         };
-        let (left, right) = (&merge[..space], &merge[space + 1..]);
-        joined.clear();
-        joined.push_str(left);
-        joined.push_str(right);
-        for token in [left, right, joined.as_str()] {
-            match vocab.get(token) {
-                Some(&id) if kinds[id as usize] != KIND_CONTROL => {}
-                Some(_) => return Err(bad_input(format!("tokenizer.ggml.merges[{i}] makes text into the control token '{token}'"))),
-                None => return Err(bad_input(format!("tokenizer.ggml.merges[{i}] needs the token '{token}', which is not in tokenizer.ggml.tokens"))),
-            }
-        }
-        pairs.push((left.to_owned(), right.to_owned()));
+        pairs.push((merge[..space].to_owned(), merge[space + 1..].to_owned()));
     }
     Ok(pairs)
+}
+
+/// Why no model can be built of this: the search for the entry to name, done only after a failure.
+fn explain(v: &GgufVocabulary, kinds: &[u8], fallback: String) -> Failure {
+    let mut ids: HashMap<&str, usize> = HashMap::with_capacity(v.tokens.len());
+    for (i, token) in v.tokens.iter().enumerate() {
+        if let Some(first) = ids.insert(token, i) {
+            return bad_input(format!("tokenizer.ggml.tokens[{i}] repeats '{token}' of entry {first}"));
+        }
+    }
+    for (i, (left, right)) in merge_pairs(&v.merges).unwrap_or_default().iter().enumerate() {
+        for token in [left, right, &format!("{left}{right}")] {
+            let found = ids.get(token.as_str());
+            if found.is_some_and(|&id| kinds[id] != KIND_CONTROL) {
+                continue;
+            }
+            let what = if found.is_some() { "a control token" } else { "not in tokenizer.ggml.tokens" };
+            return bad_input(format!(
+                "tokenizer.ggml.merges[{i}] needs the token '{token}', which is {what}"
+            ));
+        }
+    }
+    bad_input(fallback)
+}
+
+/// A tokenizer.json. Truncation and padding are the caller's business and are not read.
+#[derive(Deserialize)]
+struct JsonFile {
+    model: BPE,
+    normalizer: Option<NormalizerWrapper>,
+    pre_tokenizer: Option<PreTokenizerWrapper>,
+    post_processor: Option<tokenizers::PostProcessorWrapper>,
+    decoder: Option<DecoderWrapper>,
+    #[serde(default)]
+    added_tokens: Vec<JsonToken>,
+}
+
+#[derive(Deserialize)]
+struct JsonToken {
+    id: u32,
+    content: String,
+    #[serde(default)]
+    single_word: bool,
+    #[serde(default)]
+    lstrip: bool,
+    #[serde(default)]
+    rstrip: bool,
+    #[serde(default)]
+    normalized: bool,
+    #[serde(default)]
+    special: bool,
+}
+
+/// The crate panics on some malformed files; to the caller that is a bad file like any other.
+fn parse_json(text: &str) -> Result<JsonFile, Failure> {
+    let parsed = std::panic::catch_unwind(|| serde_json::from_str(text).map_err(|e| e.to_string()));
+    let parsed = parsed.unwrap_or_else(|_| Err("its model contradicts itself".into()));
+    parsed.map_err(|e| bad_input(format!("tokenizer.json: {e}")))
 }
 
 impl Tokenizer {
@@ -149,17 +201,9 @@ impl Tokenizer {
                 v.tokens.len()
             )));
         }
-        let mut ids: HashMap<&str, u32> = HashMap::with_capacity(v.tokens.len());
-        let mut kinds = Vec::with_capacity(v.tokens.len());
-        for (i, token) in v.tokens.iter().enumerate() {
-            if let Some(first) = ids.insert(token, i as u32) {
-                return Err(bad_input(format!(
-                    "tokenizer.ggml.tokens[{i}] repeats '{token}' of entry {first}"
-                )));
-            }
-            kinds.push(gguf_kind(i, v.types[i])?);
-        }
-        let merges = merge_pairs(v, &ids, &kinds)?;
+        let kinds: Vec<u8> =
+            v.types.iter().enumerate().map(|(i, &t)| gguf_kind(i, t)).collect::<Result<_, _>>()?;
+        let merges = merge_pairs(&v.merges)?;
         let added: Vec<AddedToken> = (0..v.tokens.len())
             .filter(|&i| kinds[i] == KIND_CONTROL || kinds[i] == KIND_USER_DEFINED)
             .map(|i| AddedToken {
@@ -170,15 +214,23 @@ impl Tokenizer {
             })
             .collect();
         // Control tokens stay out of the model: with ignore_merges a whole piece of text could be one.
-        let vocab: tokenizers::models::bpe::Vocab = (0..v.tokens.len())
-            .filter(|&i| kinds[i] != KIND_CONTROL)
-            .map(|i| (v.tokens[i].to_owned(), i as u32))
-            .collect();
+        let mut vocab = tokenizers::models::bpe::Vocab::with_capacity(v.tokens.len());
+        let plain = (0..v.tokens.len()).filter(|&i| kinds[i] != KIND_CONTROL);
+        vocab.extend(plain.clone().map(|i| (v.tokens[i].to_owned(), i as u32)));
+        let controls: HashSet<&str> =
+            added.iter().filter(|t| t.control).map(|t| t.content.as_str()).collect();
+        let unique = vocab.len() + controls.len() == v.tokens.len()
+            && !controls.iter().any(|&t| vocab.contains_key(t));
+        // The crate joins a merge in a buffer of the longest token's size.
+        let longest = plain.map(|i| v.tokens[i].len()).max().unwrap_or(0);
+        if !unique || merges.iter().any(|(a, b)| a.len() + b.len() > longest) {
+            return Err(explain(v, &kinds, "the tokenizer's vocabulary is inconsistent".into()));
+        }
         let model = BPE::builder()
             .vocab_and_merges(vocab, merges)
             .ignore_merges(v.ignore_merges)
             .build()
-            .map_err(|e| bad_input(format!("the tokenizer's vocabulary: {e}")))?;
+            .map_err(|e| explain(v, &kinds, format!("the tokenizer's vocabulary: {e}")))?;
         let nfc = matches!(splitter, Splitter::Qwen35 | Splitter::Qwen2);
         let mut tokenizer = Tokenizer {
             model,
@@ -193,70 +245,62 @@ impl Tokenizer {
             kinds,
             by_text: HashMap::new(),
         };
-        tokenizer.fill_pieces(&|id| v.tokens.get(id as usize).map(|t| t.to_string()))?;
+        tokenizer.fill_pieces(&v.tokens);
         Ok(tokenizer)
     }
 
     /// From the text of a tokenizer.json: byte-level BPE only, since pieces must be bytes.
     pub fn from_json(text: &str) -> Result<Tokenizer, Failure> {
-        let parsed =
-            tokenizers::Tokenizer::from_str(text).map_err(|e| bad_input(format!("tokenizer.json: {e}")))?;
-        let ModelWrapper::BPE(model) = parsed.get_model().clone() else {
-            return Err(bad_input("tokenizer.json: the model is not BPE, the only kind supported".into()));
-        };
-        if !matches!(parsed.get_decoder(), Some(DecoderWrapper::ByteLevel(_))) {
+        let mut file = parse_json(text)?;
+        file.model.dropout = None;
+        if !matches!(file.decoder, Some(DecoderWrapper::ByteLevel(_))) {
             return Err(bad_input(
                 "tokenizer.json: the decoder is not ByteLevel, the only kind supported".into(),
             ));
         }
-        let decoder = parsed.get_added_tokens_decoder();
-        let mut raw = Vec::new();
-        let mut normalized = Vec::new();
-        for (&id, t) in &decoder {
-            let token = AddedToken {
-                id,
-                content: t.content.clone(),
-                control: t.special,
-                single_word: t.single_word,
-                lstrip: t.lstrip,
-                rstrip: t.rstrip,
-            };
+        let Some(pre) = file.pre_tokenizer else {
+            return Err(bad_input(
+                "tokenizer.json: pre_tokenizer is missing, expected one with ByteLevel".into(),
+            ));
+        };
+        let vocab = file.model.get_vocab();
+        let ids = vocab.values().copied().chain(file.added_tokens.iter().map(|t| t.id));
+        let last = ids.max().unwrap_or(0) as usize;
+        if last >= MAX_TOKENS {
+            return Err(bad_input(format!("tokenizer.json: token id {last}, expected below {MAX_TOKENS}")));
+        }
+        let mut texts = vec![""; last + 1];
+        let mut kinds = vec![KIND_UNUSED; last + 1];
+        for (token, &id) in &vocab {
+            texts[id as usize] = token;
+            kinds[id as usize] = KIND_NORMAL;
+        }
+        let (mut raw, mut normalized) = (Vec::new(), Vec::new());
+        for t in &file.added_tokens {
+            if let Some(&id) = vocab.get(&t.content).filter(|&&id| id != t.id) {
+                return Err(bad_input(format!(
+                    "tokenizer.json: the added token '{}' has id {}, but the model's vocabulary says {id}",
+                    t.content, t.id
+                )));
+            }
+            texts[t.id as usize] = &t.content;
+            kinds[t.id as usize] = if t.special { KIND_CONTROL } else { KIND_USER_DEFINED };
+            let (single_word, lstrip, rstrip) = (t.single_word, t.lstrip, t.rstrip);
+            let content = t.content.clone();
+            let token = AddedToken { id: t.id, content, control: t.special, single_word, lstrip, rstrip };
             // Control tokens are always matched in the text as it comes, so that provenance stays exact.
             if t.normalized && !t.special {
                 normalized
-                    .push(AddedToken { content: normalize(parsed.get_normalizer(), &t.content)?, ..token });
+                    .push(AddedToken { content: normalize(file.normalizer.as_ref(), &t.content)?, ..token });
             } else {
                 raw.push(token);
             }
         }
-        let last =
-            model.get_vocab().values().copied().chain(decoder.keys().copied()).max().unwrap_or(0) as usize;
-        if last >= MAX_TOKENS {
-            return Err(bad_input(format!(
-                "tokenizer.json: token id {last} is out of range, expected below {MAX_TOKENS}"
-            )));
-        }
-        let mut kinds = vec![KIND_UNUSED; last + 1];
-        for id in model.get_vocab().values() {
-            kinds[*id as usize] = KIND_NORMAL;
-        }
-        for (&id, token) in &decoder {
-            kinds[id as usize] = if token.special { KIND_CONTROL } else { KIND_USER_DEFINED };
-        }
-        let (prefix, suffix) = special_frame(parsed.get_post_processor())?;
-        let split = match parsed.get_pre_tokenizer() {
-            Some(pre) => known_splitter(pre).map_or_else(|| Split::Crate(pre.clone()), Split::Known),
-            None => {
-                return Err(bad_input(
-                    "tokenizer.json: pre_tokenizer is missing, expected one with ByteLevel".into(),
-                ))
-            }
-        };
-        let names = model.clone();
+        let (prefix, suffix) = special_frame(file.post_processor.as_ref())?;
         let mut tokenizer = Tokenizer {
-            model,
-            normalizer: parsed.get_normalizer().cloned(),
-            split,
+            model: file.model,
+            normalizer: file.normalizer,
+            split: known_splitter(&pre).map_or_else(|| Split::Crate(pre), Split::Known),
             added: Matcher::new(raw),
             added_normalized: Matcher::new(normalized),
             prefix,
@@ -266,33 +310,27 @@ impl Tokenizer {
             kinds,
             by_text: HashMap::new(),
         };
-        tokenizer.fill_pieces(&|id| {
-            decoder.get(&id).map(|t| t.content.clone()).or_else(|| names.id_to_token(id))
-        })?;
+        tokenizer.fill_pieces(&texts);
         Ok(tokenizer)
     }
 
     /// Fills pieces, offsets and the index of added tokens from each token's text in the file.
-    fn fill_pieces(&mut self, text_of: &dyn Fn(u32) -> Option<String>) -> Result<(), Failure> {
-        let chars = byte_chars();
-        let bytes: HashMap<char, u8> = (0..=255u8).map(|b| (chars[b as usize], b)).collect();
+    fn fill_pieces(&mut self, texts: &[&str]) {
+        let bytes = char_bytes();
         self.offsets.push(0);
-        for id in 0..self.kinds.len() as u32 {
-            let text = text_of(id).unwrap_or_default();
-            let kind = self.kinds[id as usize];
+        for (id, &text) in texts.iter().enumerate() {
             let hex =
                 text.strip_prefix("<0x").and_then(|t| t.strip_suffix('>')).map(|h| u8::from_str_radix(h, 16));
-            match (kind, hex) {
+            match (self.kinds[id], hex) {
                 (KIND_BYTE, Some(Ok(byte))) => self.pieces.push(byte),
                 (KIND_CONTROL | KIND_USER_DEFINED, _) => {
                     self.pieces.extend_from_slice(text.as_bytes());
-                    self.by_text.insert(text, id);
+                    self.by_text.insert(text.to_owned(), id as u32);
                 }
-                _ => push_piece(&mut self.pieces, &text, &bytes),
+                _ => push_piece(&mut self.pieces, text, &bytes),
             }
             self.offsets.push(self.pieces.len() as u64);
         }
-        Ok(())
     }
 
     /// The id of an added token by its text, or of a normal token by its bytes' text.
