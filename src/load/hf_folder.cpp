@@ -18,9 +18,10 @@ constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr const char* kTexts[] = {"generation_config.json", "tokenizer.json", "tokenizer_config.json",
                                   "chat_template.jinja", "hf_quant_config.json"};
 
+// What cannot be looked at counts as there: opening it then says why.
 bool exists(const std::string& path) {
     std::error_code trouble;
-    return fs::exists(path, trouble);
+    return fs::exists(path, trouble) || trouble;
 }
 
 std::string joined(const std::string& folder, std::string_view name) {
