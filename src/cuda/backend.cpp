@@ -1,7 +1,7 @@
 #include "cuda/backend.h"
 
 #include <algorithm>
-#include <unordered_map>
+#include <map>
 
 #include "cuda/device.h"
 #include "cuda/launch.h"
@@ -54,7 +54,7 @@ class CudaBackend final : public Backend {
     std::vector<void*> allocations_;
     std::byte* pool_ = nullptr;
     int64_t pool_left_ = 0;
-    std::unordered_map<const void*, const void*> placed_;
+    std::map<std::pair<uint64_t, const void*>, const void*> placed_;  // by source and view
     std::byte* stage_ = nullptr;
     std::byte* scratch_ = nullptr;
     int64_t scratch_bytes_ = 0;
@@ -115,7 +115,7 @@ Result<Memory> CudaBackend::allocate(int64_t bytes, MemoryKind) {
 }
 
 Result<const void*> CudaBackend::upload(const void* view, int64_t bytes, ByteSource& source) {
-    if (auto it = placed_.find(view); it != placed_.end()) return it->second;
+    if (auto it = placed_.find({source.id, view}); it != placed_.end()) return it->second;
     std::byte* to = nullptr;
     const int64_t room = (bytes + 255) / 256 * 256;
     if (room > kPoolBytes / 4) {
@@ -136,7 +136,7 @@ Result<const void*> CudaBackend::upload(const void* view, int64_t bytes, ByteSou
         CUDA_TRY(cudaMemcpyAsync(to + at, stage_, size_t(n), cudaMemcpyHostToDevice, stream_));
     }
     CUDA_TRY(cudaStreamSynchronize(stream_));
-    placed_[view] = to;
+    placed_[{source.id, view}] = to;
     return static_cast<const void*>(to);
 }
 

@@ -4,6 +4,7 @@
 // Threads: one engine thread calls everything here. Work is asynchronous and runs in order: execute() and
 // copy() return at once with a ticket, done() tells.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -32,8 +33,16 @@ struct WeightGroup {
 
 // Where a backend gets the bytes of a host view without touching the memory map: pread of the file behind it.
 struct ByteSource {
+    // Tells sources apart: a view's address may come back in a later model's files.
+    const uint64_t id = next_id();
     virtual ~ByteSource() = default;
     virtual Result<void> read(const void* view, std::span<std::byte> to) = 0;
+
+  private:
+    static uint64_t next_id() {
+        static std::atomic<uint64_t> count = 0;
+        return ++count;
+    }
 };
 
 struct Compiled {
