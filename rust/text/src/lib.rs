@@ -104,6 +104,9 @@ impl Str {
 
 /// Runs one entry: a failure or a panic becomes a code and a sentence.
 fn entry(error: *mut Bytes, f: impl FnOnce() -> Result<(), Failure>) -> i32 {
+    // Panics are reported through `error`; a library prints nothing. No other Rust lives in the process.
+    static QUIET: std::sync::Once = std::sync::Once::new();
+    QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
     let outcome = catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
         let what = panic.downcast_ref::<String>().cloned();
         let what = what.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));

@@ -235,6 +235,15 @@ fn strip(s: &str, chars: Option<&str>, left: bool, right: bool) -> Value {
     Value::from(if right { s.trim_end_matches(drop) } else { s })
 }
 
+/// Whether a `{…}` of a format string holds a number of five digits or more: minijinja would pad to any width.
+fn has_wide_field(format: &str) -> bool {
+    format
+        .split('{')
+        .skip(1)
+        .filter_map(|f| f.split('}').next())
+        .any(|field| field.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() >= 5))
+}
+
 /// Python's methods: those of `pycompat`, and ours where it goes by Rust's idea of white space or lines.
 fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     if let (ValueKind::String, Some(s)) = (value.kind(), value.as_str()) {
@@ -255,6 +264,9 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
                     let words = s.split(python::is_space).filter(|w| !w.is_empty());
                     return Ok(Value::from(words.map(Value::from).collect::<Vec<_>>()));
                 }
+            }
+            "format" if has_wide_field(s) => {
+                return Err(Error::new(ErrorKind::InvalidOperation, "format: a field is wider than 9999"));
             }
             "removeprefix" => {
                 let (prefix,): (&str,) = from_args(args)?;
