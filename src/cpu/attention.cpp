@@ -1,7 +1,7 @@
 // attention.cpp — grouped-query attention over paged keys and values.   (ops.h: Attention)
 //
-// First all rows of the step go to their pages, then every (row, key/value head) attends to the pages up to its own
-// index. The order of the sums depends on the index alone: scores ascending, values page by page.
+// First all rows of the step go to their pages, then every (row, key/value head) attends to the pages up to
+// its own index. The order of the sums depends on the index alone: scores ascending, values page by page.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -69,8 +69,10 @@ void make_rotation(const Rope& rope, const float* frequency, const LiveRow& row,
 // y = x, normalised when there is a norm, then rotated.
 void prepare_head(const Attention& op, const float* x, const float* norm, const float* cos_sin, float* y) {
     const int32_t d = op.kv.width;
-    if (norm) rms_norm(x, norm, d, op.eps, y);
-    else memcpy(y, x, size_t(d) * 4);
+    if (norm)
+        rms_norm(x, norm, d, op.eps, y);
+    else
+        memcpy(y, x, size_t(d) * 4);
     const int pairs = op.rope.dims / 2;
     const bool halves = op.rope.pairs == RopePairs::halves;
     for (int s = 0; s < pairs; ++s) {

@@ -71,12 +71,15 @@ class CpuBackend final : public Backend {
         return Memory{memory_.back().data(), bytes, true};
     }
 
-    Result<std::vector<Weight>> place(const WeightGroup& group, ByteSource&) override { return group.weights; }
+    Result<std::vector<Weight>> place(const WeightGroup& group, ByteSource&) override {
+        return group.weights;
+    }
 
     Result<Compiled> compile(const Tape& tape) override {
         int64_t scratch = 0;
         for (const Instr& instr : tape.instrs())
-            scratch = std::max(scratch, visit(instr, [&](const auto& op) { return scratch_bytes(op, pool_.threads()); }));
+            scratch = std::max(
+                scratch, visit(instr, [&](const auto& op) { return scratch_bytes(op, pool_.threads()); }));
         if (scratch > scratch_.bytes()) {
             allocated_ -= scratch_.bytes();
             scratch_ = Pages(0);
@@ -88,7 +91,8 @@ class CpuBackend final : public Backend {
     }
 
     Result<Ticket> execute(const Compiled& compiled, std::span<const std::byte> step) override {
-        CHECK(compiled.id >= 0 && size_t(compiled.id) < tapes_.size(), "tape {} of {}", compiled.id, tapes_.size());
+        CHECK(compiled.id >= 0 && size_t(compiled.id) < tapes_.size(), "tape {} of {}", compiled.id,
+              tapes_.size());
         const Tape& tape = tapes_[size_t(compiled.id)];
         if (!step.empty()) memcpy(const_cast<std::byte*>(tape.step().base), step.data(), step.size());
         for (const Instr& instr : tape.instrs()) {
@@ -113,10 +117,12 @@ class CpuBackend final : public Backend {
     Result<Pages> reserve(int64_t bytes) {
         // The kernel would promise more than there is, and end the process when the promise is called in.
         if (bytes > info_.memory_bytes - allocated_)
-            return out_of_resources("{} bytes of memory are needed, but this machine has {} and {} of them are taken here",
-                                    bytes, info_.memory_bytes, allocated_);
+            return out_of_resources(
+                "{} bytes of memory are needed, but this machine has {} and {} of them are taken here", bytes,
+                info_.memory_bytes, allocated_);
         Pages pages(std::max<int64_t>(bytes, 1));
-        if (!pages.data()) return out_of_resources("cannot allocate {} bytes of memory: {}", bytes, strerror(errno));
+        if (!pages.data())
+            return out_of_resources("cannot allocate {} bytes of memory: {}", bytes, strerror(errno));
         allocated_ += bytes;
         return pages;
     }

@@ -1,8 +1,9 @@
-// backend.h — the reference backend: tapes run on the host's cores, in order, one instruction after the other.
+// backend.h — the reference backend: tapes run on the host's cores, in order, one instruction after the
+// other.
 //
-// float32 values, fixed order of every sum: the bits of a row depend on nothing but that row and its sequence, not on
-// the number of threads, the rows beside it or how a prompt was cut. Everything is done when execute() or copy()
-// returns. Weights are used where they lie, as the file has them.
+// float32 values, fixed order of every sum: the bits of a row depend on nothing but that row and its
+// sequence, not on the number of threads, the rows beside it or how a prompt was cut. Everything is done when
+// execute() or copy() returns. Weights are used where they lie, as the file has them.
 #pragma once
 #include <memory>
 

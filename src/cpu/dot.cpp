@@ -1,12 +1,12 @@
-// Compiled with -ffp-contract=fast: every product here feeds exactly one sum, so where the machine fuses them it fuses
-// all of them.
+// Compiled with -ffp-contract=fast: every product here feeds exactly one sum, so where the machine fuses them
+// it fuses all of them.
 #include "cpu/dot.h"
 
 #include <algorithm>
 #include <cstring>
 
-// GCC takes a wide vector apart before it inlines into a function that has such registers, and then finds its parts
-// uninitialised.
+// GCC takes a wide vector apart before it inlines into a function that has such registers, and then finds its
+// parts uninitialised.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
@@ -23,8 +23,8 @@ typedef float V4 __attribute__((vector_size(16)));
 typedef float V8 __attribute__((vector_size(32)));
 typedef float V16 __attribute__((vector_size(64)));
 
-// Sixteen lanes as one, two or four registers, with the same sums in the same order. Passed by reference only: vectors
-// as values would have a calling convention that depends on the instruction set.
+// Sixteen lanes as one, two or four registers, with the same sums in the same order. Passed by reference
+// only: vectors as values would have a calling convention that depends on the instruction set.
 struct Lanes512 {
     V16 v;
     INLINE void zero() { v = V16{}; }
@@ -67,7 +67,9 @@ struct Lanes128 {
         for (int i = 0; i < 4; ++i) v[i] = V4{x, x, x, x};
     }
     INLINE void store(float* p) const { memcpy(p, v, sizeof v); }
-    INLINE void multiply(const Lanes128& a) { for (int i = 0; i < 4; ++i) v[i] *= a.v[i]; }
+    INLINE void multiply(const Lanes128& a) {
+        for (int i = 0; i < 4; ++i) v[i] *= a.v[i];
+    }
     INLINE void add_product(const Lanes128& a, const Lanes128& b) {
         for (int i = 0; i < 4; ++i) v[i] += a.v[i] * b.v[i];
     }
@@ -81,7 +83,8 @@ template <class Lanes>
 INLINE float sum_of(const Lanes& lanes) {
     V8 eight;
     lanes.fold(eight);
-    const V4 four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+    const V4 four =
+        __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
     return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
@@ -155,7 +158,8 @@ INLINE void row_tiles(const Args& a, int c) {
     for (; r < a.rows; ++r) tile<Lanes, 1, C>(a, r, c);
 }
 
-// Tiles of R × C results fit the registers; a single row of x takes R1 rows of w at once to have enough sums in flight.
+// Tiles of R × C results fit the registers; a single row of x takes R1 rows of w at once to have enough sums
+// in flight.
 template <class Lanes, int R, int C, int R1>
 INLINE void all_tiles(const Args& a) {
     int c = 0;
@@ -231,8 +235,10 @@ INLINE void state_columns(const StateArgs& a, int at) {
         for (int i = 0; i < N; ++i) {
             Lanes v;
             v.load(s + i * kLanes);
-            if (kUpdate) v.add_product(k, d[i]);
-            else v.multiply(scale);
+            if (kUpdate)
+                v.add_product(k, d[i]);
+            else
+                v.multiply(scale);
             v.store(s + i * kLanes);
             acc[i].add_product(v, by);
         }
@@ -250,8 +256,10 @@ INLINE void all_state_columns(const StateArgs& a) {
 
 template <class Lanes>
 INLINE void state_sweep(const StateArgs& a) {
-    if (a.d) all_state_columns<Lanes, true>(a);
-    else all_state_columns<Lanes, false>(a);
+    if (a.d)
+        all_state_columns<Lanes, true>(a);
+    else
+        all_state_columns<Lanes, false>(a);
 }
 
 #if defined(__x86_64__)
@@ -286,8 +294,8 @@ const Functions& functions() {
 
 }  // namespace
 
-void dot_rows(const float* w, int64_t w_stride, int rows, const float* const* x, int columns, int64_t k, float* out,
-              int64_t out_stride) {
+void dot_rows(const float* w, int64_t w_stride, int rows, const float* const* x, int columns, int64_t k,
+              float* out, int64_t out_stride) {
     functions().dot(Args{w, w_stride, rows, x, columns, k, out, out_stride});
 }
 

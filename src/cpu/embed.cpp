@@ -12,7 +12,8 @@ void apply_changes(const StepView& step, const SlotsView& slots) {
         const SlotChange& c = step.changes()[i];
         CHECK(c.slot >= 0 && c.slot < slots.count, "a change to slot {} of {}", c.slot, slots.count);
         CHECK(c.word >= 0 && c.count >= 0 && (int64_t(c.word) + c.count) * 4 <= slots.stride,
-              "a change to words {} … {} of a slot of {} bytes", c.word, int64_t(c.word) + c.count, slots.stride);
+              "a change to words {} … {} of a slot of {} bytes", c.word, int64_t(c.word) + c.count,
+              slots.stride);
         CHECK(c.payload >= 0 && int64_t(c.payload) + c.count <= step.header().payload_words,
               "a change with payload {} … {} of {}", c.payload, int64_t(c.payload) + c.count,
               step.header().payload_words);
@@ -33,8 +34,8 @@ void run(const Embed& op, Context& context) {
                 memset(op.y.row(t), 0, size_t(op.y.cols()) * 4);
                 continue;
             }
-            CHECK(row.index >= 0 && row.index < op.slots.max_tokens, "index {} of at most {} tokens", row.index,
-                  op.slots.max_tokens);
+            CHECK(row.index >= 0 && row.index < op.slots.max_tokens, "index {} of at most {} tokens",
+                  row.index, op.slots.max_tokens);
             decode_row(op.table, 0, row.token, op.y.row(t));
             op.slots.history(row.slot)[row.index] = row.token;
         }

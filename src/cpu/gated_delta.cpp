@@ -1,8 +1,10 @@
-// gated_delta.cpp — the gated delta rule with its convolution and recurrent state.   (ops.h: GatedDelta, state_layout.h)
+// gated_delta.cpp — the gated delta rule with its convolution and recurrent state.   (ops.h: GatedDelta,
+// state_layout.h)
 //
-// Three sweeps, each parallel: convolution by (row, head); the rule by (segment, value head), row after row on a copy of
-// S; then what heads share (ring, logged keys, header) by segment. So no thread overwrites what another still reads, and
-// state_out may be state_in. Folding a logged row runs the same two functions as a plain row, hence the same bits.
+// Three sweeps, each parallel: convolution by (row, head); the rule by (segment, value head), row after row
+// on a copy of S; then what heads share (ring, logged keys, header) by segment. So no thread overwrites what
+// another still reads, and state_out may be state_in. Folding a logged row runs the same two functions as a
+// plain row, hence the same bits.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -132,8 +134,10 @@ struct Head {
         o = d + width;
     }
     void load(const Segment& g) {
-        if (g.state_in < 0) std::fill_n(state, cells, 0.0f);
-        else std::copy_n(State(op.state, g.state_in).s + h * cells, cells, state);
+        if (g.state_in < 0)
+            std::fill_n(state, cells, 0.0f);
+        else
+            std::copy_n(State(op.state, g.state_in).s + h * cells, cells, state);
     }
     void store(int32_t slot) const {
         if (slot >= 0) std::copy_n(state, cells, State(op.state, slot).s + h * cells);
@@ -141,7 +145,8 @@ struct Head {
     void fold(const Segment& g, int accepted) {
         if (accepted == 0) return;
         const State in(op.state, g.state_in);
-        const int64_t keys = int64_t(op.state.key_heads) * width, values = int64_t(op.state.value_heads) * width;
+        const int64_t keys = int64_t(op.state.key_heads) * width,
+                      values = int64_t(op.state.value_heads) * width;
         for (int i = 0; i < accepted; ++i) {
             const float* k = in.log_k + i * keys + int64_t(key_head(op, h)) * width;
             decay_and_read(state, width, std::exp(in.log_g[i * op.state.value_heads + h]), k, read);
@@ -191,7 +196,8 @@ void run_segment(const GatedDelta& op, const Scratch& s, const Segment& g, int h
 }
 
 // Ring, logged keys and header of a state after `folded` rows of the segment, with `logged` more behind them.
-void write_shared(const GatedDelta& op, const Scratch& s, const Segment& g, int32_t slot, int folded, int logged) {
+void write_shared(const GatedDelta& op, const Scratch& s, const Segment& g, int32_t slot, int folded,
+                  int logged) {
     const State out(op.state, slot);
     const int columns = state_layout(op.state).columns, accepted = accepted_rows(op, g);
     const int64_t channels = op.state.channels, keys = int64_t(op.state.key_heads) * op.state.width;
@@ -200,11 +206,14 @@ void write_shared(const GatedDelta& op, const Scratch& s, const Segment& g, int3
     for (int i = 1 - op.state.taps; i < logged; ++i) {
         const float* x = input_row(op, g, accepted, folded + i);
         float* column = out.ring + int64_t((position + i + columns) % columns) * channels;
-        if (!x) std::fill_n(column, channels, 0.0f);
-        else if (x != column) std::copy_n(x, channels, column);
+        if (!x)
+            std::fill_n(column, channels, 0.0f);
+        else if (x != column)
+            std::copy_n(x, channels, column);
     }
     for (int i = 0; i < logged; ++i)
-        std::copy_n(s.mixed + int64_t(g.first_row + folded + i) * channels + keys, keys, out.log_k + i * keys);
+        std::copy_n(s.mixed + int64_t(g.first_row + folded + i) * channels + keys, keys,
+                    out.log_k + i * keys);
     *out.header = {position, logged, {0, 0}};
 }
 
@@ -230,9 +239,11 @@ void run(const GatedDelta& op, Context& context) {
     const Scratch s(context.scratch, op, context.pool.threads());
     map_segments(op, s);
     Pool& pool = context.pool;
-    const int64_t rows = op.qkv.rows(), heads = op.state.value_heads, blocks = op.state.channels / op.state.width;
+    const int64_t rows = op.qkv.rows(), heads = op.state.value_heads,
+                  blocks = op.state.channels / op.state.width;
     pool.parallel(rows * blocks, 8, [&](int64_t begin, int64_t end, int) {
-        for (int64_t unit = begin; unit < end; ++unit) convolve(op, s, int(unit / blocks), int(unit % blocks));
+        for (int64_t unit = begin; unit < end; ++unit)
+            convolve(op, s, int(unit / blocks), int(unit % blocks));
     });
     for (int64_t t = 0; t < rows; ++t)
         if (s.segment_of[t] < 0) std::fill_n(op.y.row(t), op.y.cols(), 0.0f);

@@ -16,19 +16,22 @@ int64_t padded(int64_t k) { return (k + 15) / 16 * 16; }
 
 }  // namespace
 
-int chunk_rows(int64_t k) { return int(std::clamp<int64_t>(kChunkBytes / (4 * k) / 8 * 8, 8, kMaxChunkRows)); }
+int chunk_rows(int64_t k) {
+    return int(std::clamp<int64_t>(kChunkBytes / (4 * k) / 8 * 8, 8, kMaxChunkRows));
+}
 
 DecodeBuffers::DecodeBuffers(Carver& c, int64_t most_k, int threads)
     // The most that any width up to most_k takes; 16 more floats a row, where widths are padded.
-    : each(std::max(kChunkBytes / 4, 8 * most_k) + 16 * kMaxChunkRows), values(c.take<float>(each * threads)) {}
+    : each(std::max(kChunkBytes / 4, 8 * most_k) + 16 * kMaxChunkRows),
+      values(c.take<float>(each * threads)) {}
 
 RowChunk chunk_of(const Weight& w, int64_t chunk) {
     const int rows = chunk_rows(w.in), first = int(chunk) * rows;
     return {first, std::min(rows, w.out - first)};
 }
 
-void multiply_chunk(const Weight& w, int expert, RowChunk chunk, const float* const* x, int tokens, float* out,
-                    int64_t out_stride, float* buffer) {
+void multiply_chunk(const Weight& w, int expert, RowChunk chunk, const float* const* x, int tokens,
+                    float* out, int64_t out_stride, float* buffer) {
     const int64_t stride = padded(w.in);
     if (tokens == 1) {  // eight rows at a time stay in the first-level cache
         for (int r = 0; r < chunk.rows; r += 8) {

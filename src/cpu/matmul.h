@@ -1,5 +1,5 @@
-// matmul.h — products with weights as they lie in the file: a few rows are decoded at a time, each once, and multiplied
-// with every activation row.
+// matmul.h — products with weights as they lie in the file: a few rows are decoded at a time, each once, and
+// multiplied with every activation row.
 #pragma once
 #include <cstdint>
 
@@ -28,8 +28,8 @@ RowChunk chunk_of(const Weight& w, int64_t chunk);
 
 // out[t · out_stride + r] = x[t] · w[expert, chunk.first + r]   for the chunk's rows r and t < tokens
 // x: [tokens] pointers to rows of w.in values. buffer: a thread's, of DecodeBuffers.
-void multiply_chunk(const Weight& w, int expert, RowChunk chunk, const float* const* x, int tokens, float* out,
-                    int64_t out_stride, float* buffer);
+void multiply_chunk(const Weight& w, int expert, RowChunk chunk, const float* const* x, int tokens,
+                    float* out, int64_t out_stride, float* buffer);
 
 // The one row of a vector parameter [1, n] (or all rows of a small matrix) as float32, in scratch.
 struct VectorParameter {

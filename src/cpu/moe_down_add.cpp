@@ -1,5 +1,5 @@
-// moe_down_add.cpp — the weighted sum of the experts' second half, and the shared expert, added to the residual
-// stream.   (ops.h: MoeDownAdd)
+// moe_down_add.cpp — the weighted sum of the experts' second half, and the shared expert, added to the
+// residual stream.   (ops.h: MoeDownAdd)
 #include <algorithm>
 
 #include "cpu/math.h"
@@ -11,12 +11,12 @@ namespace {
 struct Scratch {
     Routing routing;
     DecodeBuffers buffers;
-    const float** rows;          // [T · K] the h of each pair, in the order of routing.pairs
-    float* products;             // [threads, T · K, kMaxChunkRows], pair by pair
-    float* sorted;               // [threads, T, kMaxChunkRows], one expert's, in the order of routing.pairs
-    float* shared;               // [T, Fs] act(gate) ⊙ up
-    const float** shared_rows;   // [T]
-    float* shared_products;      // [threads, T, kMaxChunkRows]
+    const float** rows;         // [T · K] the h of each pair, in the order of routing.pairs
+    float* products;            // [threads, T · K, kMaxChunkRows], pair by pair
+    float* sorted;              // [threads, T, kMaxChunkRows], one expert's, in the order of routing.pairs
+    float* shared;              // [T, Fs] act(gate) ⊙ up
+    const float** shared_rows;  // [T]
+    float* shared_products;     // [threads, T, kMaxChunkRows]
     Scratch(Carver& c, const MoeDownAdd& op, int64_t threads)
         : routing(c, {op.x.rows(), op.down.experts, op.router.top_k}, op.router),
           buffers(c, std::max(op.down.in, op.shared_down.in), int(threads)),
@@ -37,7 +37,8 @@ void multiply_experts(const MoeDownAdd& op, const Scratch& s, RowChunk chunk, fl
     for (int32_t a = 0; a < s.routing.actives; ++a) {
         const int32_t expert = s.routing.active[a], first = s.routing.first[expert];
         const int32_t count = s.routing.count(expert);
-        multiply_chunk(op.down, expert, chunk, s.rows + first, count, sorted, kMaxChunkRows, s.buffers.of(worker));
+        multiply_chunk(op.down, expert, chunk, s.rows + first, count, sorted, kMaxChunkRows,
+                       s.buffers.of(worker));
         for (int64_t i = 0; i < count; ++i)
             std::copy_n(sorted + i * kMaxChunkRows, chunk.rows,
                         products + int64_t(s.routing.pairs[first + i]) * kMaxChunkRows);
@@ -59,7 +60,8 @@ void add_chunk(const MoeDownAdd& op, const Scratch& s, RowChunk chunk, int worke
         for (int r = 0; r < chunk.rows; ++r) {
             double sum = 0;
             for (int64_t j = 0; j < k; ++j)
-                sum += double(s.routing.weights[t * k + j]) * double(products[(t * k + j) * kMaxChunkRows + r]);
+                sum +=
+                    double(s.routing.weights[t * k + j]) * double(products[(t * k + j) * kMaxChunkRows + r]);
             if (op.shared_down.data) sum += double(factor) * double(shared[t * kMaxChunkRows + r]);
             x[r] = float(double(x[r]) + sum);
         }
@@ -71,7 +73,8 @@ void make_shared(const MoeDownAdd& op, const Scratch& s, Pool& pool) {
     pool.parallel(op.x.rows(), 4, [&](int64_t begin, int64_t end, int) {
         for (int64_t t = begin; t < end; ++t)
             for (int64_t i = 0; i < width; ++i)
-                s.shared[t * width + i] = activate(op.activation, op.shared_gate.row(t)[i]) * op.shared_up.row(t)[i];
+                s.shared[t * width + i] =
+                    activate(op.activation, op.shared_gate.row(t)[i]) * op.shared_up.row(t)[i];
     });
 }
 

@@ -26,8 +26,8 @@ void run(const NormLinear& op, Context& context) {
         for (int64_t unit = begin; unit < end; ++unit) {
             const int i = int(std::upper_bound(first, first + op.parts + 1, unit) - first) - 1;
             const RowChunk chunk = chunk_of(op.w[i], unit - first[i]);
-            multiply_chunk(op.w[i], 0, chunk, s.n.rows, op.x.rows(), op.y[i].row(0) + chunk.first, op.y[i].stride,
-                           s.buffers.of(worker));
+            multiply_chunk(op.w[i], 0, chunk, s.n.rows, op.x.rows(), op.y[i].row(0) + chunk.first,
+                           op.y[i].stride, s.buffers.of(worker));
         }
     });
 }

@@ -59,7 +59,8 @@ void make_logits(const Output& op, const Scratch& s, Block block, float* logits,
             s.rows[i] = n;
             if (s.live[i].present)
                 rms_norm(op.x.row(row_of(op, block.first + int(i))), s.norm.values, width, op.eps, n);
-            else memset(n, 0, size_t(width) * 4);
+            else
+                memset(n, 0, size_t(width) * 4);
         }
     });
     pool.parallel(chunks_of(op.head), 1, [&](int64_t begin, int64_t end, int worker) {
@@ -105,8 +106,10 @@ void advance(Slot& slot, const LiveRow& row, int32_t token) {
     c.generated += 1;
     c.accepted = 0;
     const int32_t* end = slot.stop_id + std::clamp(slot.sampling.stop_ids, 0, kMaxStopIds);
-    if (std::find(static_cast<const int32_t*>(slot.stop_id), end, token) != end) c.stopped = kStopToken;
-    else if (c.generated >= c.limit) c.stopped = kStopLimit;
+    if (std::find(static_cast<const int32_t*>(slot.stop_id), end, token) != end)
+        c.stopped = kStopToken;
+    else if (c.generated >= c.limit)
+        c.stopped = kStopLimit;
 }
 
 void select_block(const Output& op, const Scratch& s, Block block, Pool& pool) {
@@ -158,8 +161,10 @@ void copy_hidden(const Output& op, const Scratch& s, Block block) {
     const size_t bytes = size_t(op.x.cols()) * 4;
     for (int i = 0; i < block.count; ++i) {
         float* to = op.rows.row(block.first + i);
-        if (s.live[i].present) memcpy(to, op.x.row(row_of(op, block.first + i)), bytes);
-        else memset(to, 0, bytes);
+        if (s.live[i].present)
+            memcpy(to, op.x.row(row_of(op, block.first + i)), bytes);
+        else
+            memset(to, 0, bytes);
     }
 }
 

@@ -76,7 +76,9 @@ void Pool::work(int worker) {
         if (worker < job_.parts) job_.part(worker);
         if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
             // The empty section orders this with a caller between its test and its sleep.
-            { std::lock_guard lock(mutex_); }
+            {
+                std::lock_guard lock(mutex_);
+            }
             finish_.notify_one();
         }
     }

@@ -1,7 +1,8 @@
 // pool.h — a few threads that share one loop at a time.
 //
-// A loop is cut into contiguous parts by (iterations, grain, threads) alone: no stealing, no queue. Which thread runs
-// an iteration never changes its result, so the cut is a matter of speed only. Threads wait by a short spin, then sleep.
+// A loop is cut into contiguous parts by (iterations, grain, threads) alone: no stealing, no queue. Which
+// thread runs an iteration never changes its result, so the cut is a matter of speed only. Threads wait by a
+// short spin, then sleep.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -22,8 +23,9 @@ class Pool {
 
     int threads() const { return int(workers_.size()) + 1; }
 
-    // body(begin, end, worker) over [0, n), in at most `threads` parts of at least `grain` iterations each (but for the
-    // last); returns when all are done. worker < threads() names the scratch a part may use. Not re-entrant.
+    // body(begin, end, worker) over [0, n), in at most `threads` parts of at least `grain` iterations each
+    // (but for the last); returns when all are done. worker < threads() names the scratch a part may use. Not
+    // re-entrant.
     template <class Body>
     void parallel(int64_t n, int64_t grain, Body&& body) {
         if (n <= 0) return;

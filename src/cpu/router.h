@@ -1,4 +1,5 @@
-// router.h — which experts a row uses, and with what weights: a pure function of its logits.   (ops.h: Router)
+// router.h — which experts a row uses, and with what weights: a pure function of its logits.   (ops.h:
+// Router)
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -8,8 +9,8 @@
 
 namespace sparkinfer {
 
-// Fills scores [E], experts [top_k] by descending score (+ bias), ties to the lower index, and weights [top_k].
-// A score that is NaN is never preferred. bias: [E] or null.
+// Fills scores [E], experts [top_k] by descending score (+ bias), ties to the lower index, and weights
+// [top_k]. A score that is NaN is never preferred. bias: [E] or null.
 inline void route(const Router& router, const float* bias, const float* logits, int32_t count, float* scores,
                   int32_t* experts, float* weights) {
     if (router.scoring == Scoring::softmax) {

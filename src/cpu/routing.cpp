@@ -24,7 +24,8 @@ void Routing::compute(Pool& pool, const StepView& step, const SlotsView& slots, 
             if (live_row(step, slots, int(t)).present)
                 route(router, bias.values, logits.row(t), shape.experts, scores + t * shape.experts,
                       experts + t * k, weights + t * k);
-            else std::fill_n(experts + t * k, k, -1);
+            else
+                std::fill_n(experts + t * k, k, -1);
         }
     });
     // Counting sort of the pairs by expert; `first` holds the ends while it fills, from the back.

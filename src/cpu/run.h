@@ -1,7 +1,7 @@
 // run.h — what the ops of the CPU backend share: their two functions each, the threads, and scratch memory.
 //
-// Scratch is laid out by one struct an op (XScratch), built twice: on a null Carver to learn its size when a tape is
-// compiled, on real memory when the op runs.
+// Scratch is laid out by one struct an op (XScratch), built twice: on a null Carver to learn its size when a
+// tape is compiled, on real memory when the op runs.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -45,7 +45,8 @@ int64_t measure(const Op& op, int threads) {
     return c.used();
 }
 
-// One pair an op, defined in cpu/<op>.cpp: bytes of scratch that it needs with so many threads, and the op itself.
+// One pair an op, defined in cpu/<op>.cpp: bytes of scratch that it needs with so many threads, and the op
+// itself.
 #define X(Type, name)                                   \
     int64_t scratch_bytes(const Type& op, int threads); \
     void run(const Type& op, Context& context);

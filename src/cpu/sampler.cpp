@@ -34,7 +34,8 @@ void adjust(const SampleInput& in, const SampleScratch& scratch) {
     float* x = scratch.logits;
     for (int64_t i = 0; i < vocabulary; ++i) x[i] = std::isnan(in.logits[i]) ? -INFINITY : in.logits[i];
     if (s.repeat_penalty != 1.0f && s.repeat_last_n != 0) {
-        const size_t n = in.history.size(), last = s.repeat_last_n < 0 ? n : std::min(n, size_t(s.repeat_last_n));
+        const size_t n = in.history.size(),
+                     last = s.repeat_last_n < 0 ? n : std::min(n, size_t(s.repeat_last_n));
         for_each_token(in.history.last(last), vocabulary, scratch.counts, [&](int32_t t, int32_t) {
             x[t] = x[t] > 0 ? x[t] / s.repeat_penalty : x[t] * s.repeat_penalty;
         });
@@ -89,7 +90,8 @@ class Descending {
   private:
     void sort_more() {
         const size_t end = std::min(all_.size(), std::max<size_t>(64, sorted_ * 4));
-        if (end < all_.size()) std::nth_element(all_.begin() + sorted_, all_.begin() + end, all_.end(), better);
+        if (end < all_.size())
+            std::nth_element(all_.begin() + sorted_, all_.begin() + end, all_.end(), better);
         std::sort(all_.begin() + sorted_, all_.begin() + end, better);
         sorted_ = end;
     }

@@ -1,10 +1,10 @@
 // sampler.h — one token out of one row of logits, as a pure function.
 //
-// The order: repeat penalty, presence and frequency penalties, bias, mask; then greedy at temperature 0, otherwise
-// top-k, top-p, min-p (each on the distribution that the one before left, at temperature 1), temperature, and one draw
-// by inverting the cumulative distribution in descending order. Ties go to the lower id everywhere. A logit that is NaN
-// counts as -inf; when no allowed token is left with a logit above -inf, the lowest allowed id is chosen (0 if none is
-// allowed).
+// The order: repeat penalty, presence and frequency penalties, bias, mask; then greedy at temperature 0,
+// otherwise top-k, top-p, min-p (each on the distribution that the one before left, at temperature 1),
+// temperature, and one draw by inverting the cumulative distribution in descending order. Ties go to the
+// lower id everywhere. A logit that is NaN counts as -inf; when no allowed token is left with a logit above
+// -inf, the lowest allowed id is chosen (0 if none is allowed).
 #pragma once
 #include <cstdint>
 #include <span>
@@ -14,7 +14,7 @@
 namespace sparkinfer {
 
 struct SampleInput {
-    std::span<const float> logits;     // [V] raw
+    std::span<const float> logits;  // [V] raw
     const Sampling* sampling;
     std::span<const Bias> bias;        // entries with an id outside [0, V) are ignored
     const uint32_t* mask = nullptr;    // [ceil(V/32)] bit i: token i is allowed; null: all are

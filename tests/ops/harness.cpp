@@ -42,7 +42,8 @@ void random_split(Random& random, OwnedWeight& w) {
         do b = std::byte(random.byte());
         while (e4m3_nan(b));
     };
-    for (std::byte& b : w.data) w.view.quant == Quant::nvfp4_split ? void(b = std::byte(random.byte())) : random_code(b);
+    for (std::byte& b : w.data)
+        w.view.quant == Quant::nvfp4_split ? void(b = std::byte(random.byte())) : random_code(b);
     if (w.view.quant == Quant::nvfp4_split)
         for (std::byte& b : w.scales) random_code(b);
     else
@@ -57,13 +58,16 @@ void random_plain(Random& random, OwnedWeight& w) {
     for (int64_t i = 0; i < n; ++i) {
         const float value = random.normal();
         const uint16_t half = w.view.quant == Quant::f16 ? f32_to_f16(value) : f32_to_bf16(value);
-        if (w.view.quant == Quant::f32) memcpy(&w.data[size_t(i) * 4], &value, 4);
-        else memcpy(&w.data[size_t(i) * 2], &half, 2);
+        if (w.view.quant == Quant::f32)
+            memcpy(&w.data[size_t(i) * 4], &value, 4);
+        else
+            memcpy(&w.data[size_t(i) * 2], &half, 2);
     }
 }
 
 bool split(Quant q) {
-    return q == Quant::nvfp4_split || q == Quant::fp8_channel || q == Quant::fp8_tensor || q == Quant::fp8_block;
+    return q == Quant::nvfp4_split || q == Quant::fp8_channel || q == Quant::fp8_tensor ||
+           q == Quant::fp8_block;
 }
 
 }  // namespace
@@ -98,12 +102,15 @@ OwnedWeight random_weight(Random& random, Quant quant, int experts, int out, int
     const int64_t codes = row_bytes(quant, in) * out * experts;
     w.data.resize(size_t(codes));
     w.scales.resize(size_t(weight_bytes(w.view) - codes));
-    if (split(quant)) random_split(random, w);
-    else if (quant == Quant::f32 || quant == Quant::f16 || quant == Quant::bf16) random_plain(random, w);
+    if (split(quant))
+        random_split(random, w);
+    else if (quant == Quant::f32 || quant == Quant::f16 || quant == Quant::bf16)
+        random_plain(random, w);
     else {
         const int elements = quant_block(quant);
         const int64_t bytes = row_bytes(quant, elements);
-        for (int64_t at = 0; at < codes; at += bytes) random_block(random, quant, &w.data[size_t(at)], bytes, elements);
+        for (int64_t at = 0; at < codes; at += bytes)
+            random_block(random, quant, &w.data[size_t(at)], bytes, elements);
     }
     if (with_factor)
         for (int e = 0; e < experts; ++e) w.scale.push_back(random.uniform(0.5f, 2.0f));
@@ -134,7 +141,8 @@ Doubles decoded(const Weight& w, int expert) {
 }
 
 void StepImage::add_rows(int slot, int first_index, int count, uint32_t flags) {
-    for (int i = first_index; i < first_index + count; ++i) rows.push_back({i % 7, slot, i, {i, i, i}, flags, -1});
+    for (int i = first_index; i < first_index + count; ++i)
+        rows.push_back({i % 7, slot, i, {i, i, i}, flags, -1});
 }
 
 std::vector<std::byte> StepImage::bytes() const {
@@ -328,8 +336,8 @@ void expect_close(const std::string& what, const Floats& got, const Doubles& wan
     ASSERT_EQ(got.size(), want.size()) << what;
     size_t worst = 0;
     const double error = relative_l2(got, want, &worst);
-    EXPECT_TRUE(error <= most) << what << ": relative L2 error " << error << " > " << most << ", worst at " << worst
-                               << ": " << got[worst] << " for " << want[worst];
+    EXPECT_TRUE(error <= most) << what << ": relative L2 error " << error << " > " << most << ", worst at "
+                               << worst << ": " << got[worst] << " for " << want[worst];
 }
 
 void expect_same_bits(const std::string& what, const Floats& got, const Floats& want) {
@@ -346,7 +354,8 @@ Doubles rms_normed(const Floats& x, const Doubles& norm, int64_t width, double e
     for (size_t at = 0; at < x.size(); at += size_t(width)) {
         double sum = 0;
         for (int64_t i = 0; i < width; ++i) sum += double(x[at + i]) * double(x[at + i]);
-        for (int64_t i = 0; i < width; ++i) n[at + i] = x[at + i] / std::sqrt(sum / double(width) + eps) * norm[i];
+        for (int64_t i = 0; i < width; ++i)
+            n[at + i] = x[at + i] / std::sqrt(sum / double(width) + eps) * norm[i];
     }
     return n;
 }

@@ -1,8 +1,9 @@
-// harness.h — what the op cases share: machines to run on, guarded and poisoned memory, random weights of every format,
-// steps and slots built by hand, and comparison with float64.
+// harness.h — what the op cases share: machines to run on, guarded and poisoned memory, random weights of
+// every format, steps and slots built by hand, and comparison with float64.
 //
-// A case fills in an op, runs it on every machine of machines() and compares with a plain computation of its own. All
-// memory goes through the Backend interface, so a backend on a device joins by adding itself to machines().
+// A case fills in an op, runs it on every machine of machines() and compares with a plain computation of its
+// own. All memory goes through the Backend interface, so a backend on a device joins by adding itself to
+// machines().
 #pragma once
 #include <gtest/gtest.h>
 
@@ -42,7 +43,8 @@ struct OwnedWeight {
     operator const Weight&() const { return view; }
 };
 // Random blocks with finite values; with_factor: also Weight::scale, one an expert.
-OwnedWeight random_weight(Random& random, Quant quant, int experts, int out, int in, bool with_factor = false);
+OwnedWeight random_weight(Random& random, Quant quant, int experts, int out, int in,
+                          bool with_factor = false);
 OwnedWeight f32_weight(const Floats& values, int out, int in, int experts = 1);
 const std::vector<Quant>& all_quants();
 // [out, in] of one expert, by the defining decoder.

@@ -10,7 +10,8 @@ struct LinearShape {
     int rows, in, out;
 };
 // Widths of the real models (scaled in `out`), and odd ones that no vector length divides.
-const LinearShape kShapes[] = {{1, 576, 192}, {5, 1536, 100}, {7, 40, 33}, {64, 256, 48}, {3, 5120, 17}, {1, 17, 21}};
+const LinearShape kShapes[] = {{1, 576, 192}, {5, 1536, 100}, {7, 40, 33},
+                               {64, 256, 48}, {3, 5120, 17},  {1, 17, 21}};
 
 // Risk: a format decoded or scaled wrongly inside the product, whatever the decoder's own tests say.
 TEST(NormLinear, EveryFormat) {
@@ -55,7 +56,8 @@ TEST(NormLinear, PartsAndShapes) {
                 const Floats y = m->read(op.y[i]);
                 if (first.size() < kMaxParts) {
                     first.push_back(y);
-                    expect_close(name, y, product(rms_normed(x, decoded(norm), s.in, 1e-6), decoded(op.w[i]), s.in));
+                    expect_close(name, y,
+                                 product(rms_normed(x, decoded(norm), s.in, 1e-6), decoded(op.w[i]), s.in));
                 }
                 expect_same_bits(m->name + " " + name, y, first[size_t(i)]);
             }
@@ -116,7 +118,8 @@ TEST(LinearGlu, ShapesAndRowsAlone) {
         Floats first;
         for (Machine* m : machines()) {
             m->reset();
-            LinearGlu op{m->tensor(x, s.rows, s.in), norm, gate, up, 1e-5f, Activation::silu, m->tensor(s.rows, s.out)};
+            LinearGlu op{m->tensor(x, s.rows, s.in), norm, gate, up, 1e-5f, Activation::silu,
+                         m->tensor(s.rows, s.out)};
             m->run(op);
             const Floats y = m->read(op.y);
             if (first.empty()) first = y;
@@ -166,18 +169,23 @@ TEST(Embed, ChangesTokensAndHistory) {
                          {-1, 2, -1, {}, kRowFromCursor, -1}};  // absent: stopped
             step.payload = {9, 77};                             // Cursor::next_token, index
             step.changes = {{1, 0, 2, 0}};
-            Embed op{m->step(), slots, table, m->tensor(5, width)};  // rows 3 and 4 are absent: beyond the step
+            Embed op{m->step(), slots, table,
+                     m->tensor(5, width)};  // rows 3 and 4 are absent: beyond the step
             m->run(op, step);
             Doubles want(5 * width, 0.0);
             std::copy_n(values.begin() + 3 * width, width, want.begin());
             std::copy_n(values.begin() + 9 * width, width, want.begin() + width);
             const Floats got = m->read(op.y);
-            for (size_t i = 0; i < want.size(); ++i) ASSERT_EQ(double(got[i]), want[i]) << m->name << " at " << i;
+            for (size_t i = 0; i < want.size(); ++i)
+                ASSERT_EQ(double(got[i]), want[i]) << m->name << " at " << i;
             std::vector<int32_t> history(size_t(slots.max_tokens));
             for (int s = 0; s < 3; ++s) {
                 m->read(history.data(), slots.history(s), int64_t(history.size()) * 4);
                 for (int i = 0; i < slots.max_tokens; ++i)
-                    ASSERT_EQ(history[size_t(i)], s == 0 && i == 5 ? 3 : s == 1 && i == 77 ? 9 : 0) << s << " " << i;
+                    ASSERT_EQ(history[size_t(i)], s == 0 && i == 5    ? 3
+                                                  : s == 1 && i == 77 ? 9
+                                                                      : 0)
+                        << s << " " << i;
             }
             EXPECT_EQ(m->slot(slots, 1).cursor.index, 77);
         }

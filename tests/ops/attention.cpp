@@ -1,0 +1,290 @@
+// attention.cpp — attention against float64 over pages kept by the test, and its invariants bit for bit.
+#include <algorithm>
+#include <cmath>
+
+#include "core/half.h"
+#include "harness.h"
+
+namespace sparkinfer::test {
+namespace {
+
+struct AttentionShape {
+    const char* name;
+    int heads, kv_heads, width;
+    bool gated, norms;
+    int dims;  // rotary
+    RopePairs pairs;
+    int sections[3];
+    DType kv;
+    float magnitude;
+};
+// smollm, llama, qwen3, qwen35; both page formats.
+const AttentionShape kShapes[] = {
+    {"smollm", 9, 3, 64, false, false, 64, RopePairs::adjacent, {}, DType::f32, 1.0f},
+    {"llama", 8, 2, 128, false, false, 128, RopePairs::halves, {}, DType::bf16, 1.2f},
+    {"qwen3", 16, 8, 128, false, true, 128, RopePairs::halves, {}, DType::f32, 1.0f},
+    {"qwen35", 16, 2, 256, true, true, 64, RopePairs::halves, {11, 11, 10}, DType::f32, 1.0f},
+    {"qwen35 bf16", 6, 1, 256, true, true, 64, RopePairs::halves, {11, 11, 10}, DType::bf16, 1.0f},
+};
+constexpr float kEps = 1e-6f;
+constexpr int kSlots = 3, kPages = 3;
+
+struct Parameters {
+    AttentionShape shape;
+    OwnedWeight q_norm, k_norm, frequency;
+    float scale;
+    Parameters(const AttentionShape& s, Random& random) : shape(s), scale(1.0f / std::sqrt(float(s.width))) {
+        q_norm = f32_weight(random.normals(s.width), 1, s.width);
+        k_norm = f32_weight(random.normals(s.width), 1, s.width);
+        Floats f;
+        for (int i = 0; i < s.dims / 2; ++i) f.push_back(float(std::pow(1e4, -2.0 * i / s.dims)));
+        frequency = f32_weight(f, 1, s.dims / 2);
+    }
+    int q_cols() const { return shape.heads * shape.width * (shape.gated ? 2 : 1); }
+    int k_cols() const { return shape.kv_heads * shape.width; }
+    int y_cols() const { return shape.heads * shape.width; }
+};
+
+// Rows of a step with their inputs.
+struct Inputs {
+    StepImage step;
+    Floats q, k, v;
+    int rows() const { return int(step.rows.size()); }
+};
+
+Inputs random_inputs(const Parameters& p, Random& random, const StepImage& step) {
+    const int64_t rows = int64_t(step.rows.size());
+    return {step, random.normals(rows * p.q_cols()), random.normals(rows * p.k_cols()),
+            random.normals(rows * p.k_cols())};
+}
+
+// The rows `which` of `all`.
+Inputs part_of(const Parameters& p, const Inputs& all, const std::vector<int>& which) {
+    Inputs part;
+    for (int r : which) {
+        part.step.rows.push_back(all.step.rows[size_t(r)]);
+        const auto append = [r](Floats& to, const Floats& from, int cols) {
+            to.insert(to.end(), from.begin() + int64_t(r) * cols, from.begin() + int64_t(r + 1) * cols);
+        };
+        append(part.q, all.q, p.q_cols());
+        append(part.k, all.k, p.k_cols());
+        append(part.v, all.v, p.k_cols());
+    }
+    return part;
+}
+
+// A machine's pages and slots for one layer; layer 1 of two, so that a wrong page stride shows.
+struct Cache {
+    SlotsView slots;
+    KvLayer kv;
+    int64_t layer_bytes;
+    std::byte* pages;
+    Cache(Machine& m, const Parameters& p) {
+        slots = m.slots(kSlots, kPages);
+        layer_bytes = int64_t(2) * p.shape.kv_heads * kPageTokens * p.shape.width * dtype_bytes(p.shape.kv);
+        pages = m.bytes(2 * layer_bytes * kSlots * kPages);
+        kv = {pages + layer_bytes, 2 * layer_bytes, p.shape.kv_heads, p.shape.width, p.shape.kv};
+    }
+};
+
+// Runs the rows over what the cache already holds; extra: bucket rows beyond the step's.
+Floats run_rows(Machine& m, const Parameters& p, const Cache& c, const Inputs& in, int extra = 0) {
+    const int rows = in.rows() + extra;
+    const auto padded = [&](Floats values, int cols) {
+        values.resize(size_t(rows) * size_t(cols), NAN);
+        return m.tensor(values, rows, cols);
+    };
+    Attention op{};
+    op.step = m.step();
+    op.slots = c.slots;
+    op.q = padded(in.q, p.q_cols());
+    op.k = padded(in.k, p.k_cols());
+    op.v = padded(in.v, p.k_cols());
+    if (p.shape.norms) op.q_norm = p.q_norm, op.k_norm = p.k_norm;
+    op.rope = {p.frequency, p.shape.dims, p.shape.pairs, p.shape.magnitude, {}};
+    std::copy_n(p.shape.sections, 3, op.rope.sections);
+    op.kv = c.kv;
+    op.heads = p.shape.heads;
+    op.eps = kEps;
+    op.scale = p.scale;
+    op.gated = p.shape.gated;
+    op.y = m.tensor(rows, p.y_cols());
+    m.run(op, in.step);
+    return m.read(op.y);
+}
+
+Doubles rotated(const Parameters& p, Doubles x, const int32_t* position) {
+    const AttentionShape& s = p.shape;
+    const Doubles frequency = decoded(p.frequency);
+    for (int i = 0; i < s.dims / 2; ++i) {
+        const int axis = i % 3 == 1 && i < 3 * s.sections[1]   ? 1
+                         : i % 3 == 2 && i < 3 * s.sections[2] ? 2
+                                                               : 0;
+        const double angle = position[axis] * frequency[size_t(i)];
+        const double c = std::cos(angle) * double(s.magnitude), n = std::sin(angle) * double(s.magnitude);
+        double& a = x[size_t(s.pairs == RopePairs::halves ? i : 2 * i)];
+        double& b = x[size_t(s.pairs == RopePairs::halves ? i + s.dims / 2 : 2 * i + 1)];
+        const double a0 = a, b0 = b;
+        a = a0 * c - b0 * n;
+        b = a0 * n + b0 * c;
+    }
+    return x;
+}
+
+Doubles head(const Parameters& p, const Floats& all, int64_t at, const OwnedWeight* norm,
+             const int32_t* position) {
+    Floats x = slice(all, at, p.shape.width);
+    Doubles n(x.begin(), x.end());
+    if (norm && p.shape.norms) n = rms_normed(x, decoded(*norm), p.shape.width, double(kEps));
+    return position ? rotated(p, n, position) : n;
+}
+
+double stored(const Parameters& p, double x) {
+    return p.shape.kv == DType::f32 ? x : double(bf16_to_f32(f32_to_bf16(float(x))));
+}
+
+// float64, dense: every row sees the rows of its slot with an index up to its own. Rows of `in` are in order.
+Doubles reference(const Parameters& p, const Inputs& in) {
+    const AttentionShape& s = p.shape;
+    const int d = s.width, group = s.heads / s.kv_heads, step = s.gated ? 2 * d : d;
+    Doubles y(size_t(in.rows()) * size_t(p.y_cols()), 0.0);
+    for (int t = 0; t < in.rows(); ++t)
+        for (int h = 0; h < s.heads; ++h) {
+            const Row& row = in.step.rows[size_t(t)];
+            const int64_t q_at = int64_t(t) * p.q_cols() + int64_t(h) * step;
+            const Doubles q = head(p, in.q, q_at, &p.q_norm, row.position);
+            std::vector<int> seen;
+            Doubles scores;
+            for (int u = 0; u < in.rows(); ++u) {
+                const Row& other = in.step.rows[size_t(u)];
+                if (other.slot != row.slot || other.index > row.index) continue;
+                const Doubles k = head(p, in.k, int64_t(u) * p.k_cols() + int64_t(h / group) * d, &p.k_norm,
+                                       other.position);
+                double score = 0;
+                for (int i = 0; i < d; ++i) score += q[size_t(i)] * stored(p, k[size_t(i)]);
+                seen.push_back(u);
+                scores.push_back(score * double(p.scale));
+            }
+            const double most = *std::max_element(scores.begin(), scores.end());
+            double sum = 0;
+            for (double& x : scores) sum += x = std::exp(x - most);
+            double* out = &y[size_t(t) * size_t(p.y_cols()) + size_t(h) * size_t(d)];
+            for (size_t j = 0; j < seen.size(); ++j)
+                for (int i = 0; i < d; ++i)
+                    out[i] +=
+                        scores[j] / sum *
+                        stored(p, double(in.v[size_t(int64_t(seen[j]) * p.k_cols() + h / group * d + i)]));
+            for (int i = 0; s.gated && i < d; ++i) out[i] *= sigmoid64(double(in.q[size_t(q_at + d + i)]));
+        }
+    return y;
+}
+
+// Sequences of 70, 1 and 130 tokens, their rows in runs beside each other.
+StepImage ragged() {
+    StepImage step;
+    step.add_rows(2, 0, 70);
+    step.add_rows(0, 0, 1);
+    step.add_rows(1, 0, 130);
+    return step;
+}
+
+class AttentionTest : public testing::TestWithParam<AttentionShape> {};
+
+// Risk: any slip in norm, rotation, head mapping, paging, softmax, gate; a rounding of KV that is not to
+// nearest even.
+TEST_P(AttentionTest, MatchesFloat64) {
+    Random random(GetParam().name);
+    const Parameters p(GetParam(), random);
+    Inputs in = random_inputs(p, random, ragged());
+    if (p.shape.sections[0])
+        for (Row& r : in.step.rows) r.position[1] += 3, r.position[2] += 11;
+    const Doubles want = reference(p, in);
+    // A few keys lie where float32 and float64 round to different neighbours, 2^-8 apart; truncating would be
+    // off by 1e-3.
+    const double most = p.shape.kv == DType::f32 ? 1e-6 : 1e-4;
+    Floats first;
+    for (Machine* m : machines()) {
+        m->reset();
+        const Cache cache(*m, p);
+        const Floats y = run_rows(*m, p, cache, in);
+        expect_close(m->name, y, want, most);
+        if (first.empty()) first = y;
+        expect_same_bits(m->name, y, first);
+    }
+}
+
+// Risk: a row that depends on its neighbours or on how the prompt was cut; pages of another sequence or layer
+// touched.
+TEST_P(AttentionTest, CutsAndNeighboursChangeNothing) {
+    Random random(std::string(GetParam().name) + " cuts");
+    const Parameters p(GetParam(), random);
+    const Inputs in = random_inputs(p, random, ragged());
+    for (Machine* m : machines()) {
+        m->reset();
+        const Cache whole(*m, p), cut(*m, p);
+        const Floats all = run_rows(*m, p, whole, in);
+        // The same rows in small steps: sequences take turns, chunks of 1 … 40 rows.
+        size_t next[kSlots] = {70, 71, 0};
+        const size_t end[kSlots] = {71, 201, 70};
+        for (int turn = 0; next[0] < end[0] || next[1] < end[1] || next[2] < end[2]; ++turn) {
+            std::vector<int> which;
+            for (int s = 0; s < kSlots; ++s)
+                for (int n = 1 + random.below(turn % 2 ? 40 : 3); n > 0 && next[s] < end[s]; --n)
+                    which.push_back(int(next[s]++));
+            const Floats y = run_rows(*m, p, cut, part_of(p, in, which), turn % 3);
+            for (size_t i = 0; i < which.size(); ++i)
+                expect_same_bits(fmt::format("{} row {}", m->name, which[i]),
+                                 slice(y, int64_t(i) * p.y_cols(), p.y_cols()),
+                                 slice(all, int64_t(which[i]) * p.y_cols(), p.y_cols()));
+            for (size_t i = which.size() * size_t(p.y_cols()); i < y.size(); ++i)
+                ASSERT_EQ(y[i], 0.0f) << "absent";
+        }
+        std::vector<unsigned char> a(size_t(whole.kv.page_bytes) * kSlots * kPages), b(a.size());
+        m->read(a.data(), whole.pages, int64_t(a.size()));
+        m->read(b.data(), cut.pages, int64_t(b.size()));
+        EXPECT_TRUE(a == b) << m->name << ": pages differ";
+        for (int page = 0; page < kSlots * kPages; ++page)
+            for (int64_t i = 0; i < whole.layer_bytes; ++i)
+                ASSERT_EQ(a[size_t(page * whole.kv.page_bytes + i)], 0xFF)
+                    << "another layer's part of page " << page;
+    }
+}
+
+// Risk: cursor rows read from the step instead of the slot; a stopped slot's pages written.
+TEST_P(AttentionTest, CursorAndStoppedRows) {
+    Random random(std::string(GetParam().name) + " cursor");
+    const Parameters p(GetParam(), random);
+    StepImage plain;
+    plain.add_rows(0, 0, 66);
+    const Inputs in = random_inputs(p, random, plain);
+    std::vector<int> before(65);
+    for (int i = 0; i < 65; ++i) before[size_t(i)] = i;
+    for (Machine* m : machines()) {
+        m->reset();
+        const Cache a(*m, p);
+        const Floats want = run_rows(*m, p, a, in);
+        run_rows(*m, p, a, part_of(p, in, before));
+        Slot slot{};
+        slot.cursor.index = 65;
+        m->set_slot(a.slots, 0, slot);
+        slot.cursor.stopped = kStopHost;
+        slot.cursor.index = 1 << 30;  // reading it would be an error
+        m->set_slot(a.slots, 1, slot);
+        Inputs last = part_of(p, in, {64, 65});
+        last.step.rows[0] = {0, 1, -7, {}, kRowFromCursor, -1};
+        last.step.rows[1] = {0, 0, -7, {}, kRowFromCursor, -1};
+        const Floats y = run_rows(*m, p, a, last);
+        for (int i = 0; i < p.y_cols(); ++i) ASSERT_EQ(y[size_t(i)], 0.0f);
+        expect_same_bits(m->name, slice(y, p.y_cols(), p.y_cols()),
+                         slice(want, int64_t(65) * p.y_cols(), p.y_cols()));
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, AttentionTest, testing::ValuesIn(kShapes), [](const auto& info) {
+    std::string name = info.param.name;
+    std::replace(name.begin(), name.end(), ' ', '_');
+    return name;
+});
+
+}  // namespace
+}  // namespace sparkinfer::test
