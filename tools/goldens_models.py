@@ -26,7 +26,7 @@ import transformers
 
 from oracle_transformers import Oracle, checkpoint_weights, gguf_weights, kl_divergence
 from tiny_gguf import gguf_tensors, write_tiny_gguf
-from tiny_model import VARIANTS, VOCABULARY, has_gguf, hash_normal, write_hf
+from tiny_model import END_OF_TEXT, IM_END, VARIANTS, VOCABULARY, has_gguf, hash_normal, write_hf
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -140,14 +140,18 @@ def orientation(logits, other):
 
 
 def greedy(oracle, ids, count):
-    """Greedy continuation without a cache: ids and the margin of the best over the second at each step."""
+    """Greedy continuation without a cache up to an end token: ids, and the margin of the best over the second at each step, the
+    end token's included."""
     ids, tokens, margins = list(ids), [], []
     for _ in range(count):
         logits = oracle.logits(np.array(ids))[-1]
         best = np.sort(logits)[-2:]
-        tokens.append(int(logits.argmax()))
         margins.append(round(float(best[1] - best[0]), 6))
-        ids.append(tokens[-1])
+        token = int(logits.argmax())
+        if token in (END_OF_TEXT, IM_END):
+            break
+        tokens.append(token)
+        ids.append(token)
     return tokens, margins
 
 

@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 
 import oracle_formats as formats
 from tiny_gguf import gguf_name
+from tiny_model import END_OF_TEXT, IM_END
 
 
 @dataclass
@@ -291,7 +292,10 @@ def main():
     prompt = m.tokenizer.encode(args.prompt, add_special_tokens=False).ids
     ids = list(prompt)
     for _ in range(args.count):
-        ids.append(int(forward(m, np.array(ids))[-1].argmax()))
+        token = int(forward(m, np.array(ids))[-1].argmax())
+        if token in (END_OF_TEXT, IM_END):
+            break
+        ids.append(token)
     print(
         json.dumps({"prompt_token_ids": prompt, "token_ids": ids[len(prompt) :], "finish_reason": "length"})
     )

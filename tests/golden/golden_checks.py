@@ -16,8 +16,11 @@ def kl_divergence(oracle, ours):
     return (np.exp(p) * (p - q)).sum(1)
 
 
-def check_logits(oracle, ours, mean_kl=1e-6, margin=1e-3):
-    """Mean KL at most mean_kl, and the same best token wherever the oracle's best leads by more than margin."""
+def check_logits(oracle, ours, mean_kl=1e-9, margin=1e-3):
+    """Mean KL at most mean_kl, and the same best token wherever the oracle's best leads by more than margin.
+
+    Arithmetic that never rounds activations below float32 lands near 3e-12. The contract asks for 1e-6; a thousandth of it also
+    catches what is merely imprecise."""
     assert (
         ours.dtype == np.float32 and ours.shape == oracle.shape
     ), f"{ours.dtype} {ours.shape}, expected float32 {oracle.shape}"
