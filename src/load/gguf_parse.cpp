@@ -56,7 +56,7 @@ Result<std::string_view> read_key(Cursor& in) {
 template <class T, class Stored>
 Result<MetadataValue> scalar(Cursor& in) {
     TRY(const T value, in.number<T>("a metadata value"));
-    return MetadataValue(Stored(value));
+    return MetadataValue(Stored(+value));
 }
 
 Result<bool> boolean(Cursor& in, std::string_view key) {
@@ -84,7 +84,7 @@ Result<MetadataValue> numbers(Cursor& in, uint64_t count, std::string_view key) 
             if (value > uint64_t(INT64_MAX))
                 return bad_input("{}: metadata key '{}' holds {} at index {}, expected at most {}", in.path(),
                                  shown(key), value, i, INT64_MAX);
-        values[i] = Stored(value);
+        values[i] = Stored(+value);
     }
     return MetadataValue(std::move(values));
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint32_t kU8 = 0, kI8 = 1, kU16 = 2, kI16 = 3, kU32 = 4, kI32 = 5, kF32 = 6, kBool = 7, kU64 = 10,
                    kI64 = 11, kF64 = 12;
-constexpr uint32_t kTypeF32 = 0, kTypeF16 = 1, kTypeQ4_1 = 3, kTypeQ8_0 = 8;
+constexpr uint32_t kTypeF32 = 0, kTypeF16 = 1, kTypeQ41 = 3, kTypeQ80 = 8;
 
 // Exactly as many bytes as the file has, on the heap, so that a sanitizer sees a read past the end.
 Result<GgufContents> parse(const std::string& file) {
@@ -57,7 +57,7 @@ GgufBuilder small_file() {
     b.array<float>("numbers", kF32, {0.25f, -1.5f}).array<uint8_t>("flags", kBool, {1, 0, 1});
     b.array<int32_t>("none", kI32, {});
     b.tensor("b.weight", {4, 2}, kTypeF32, floats_of({1, 2, 3, 4, 5, 6, 7, 8}));
-    b.tensor("a.weight", {32, 2, 3}, kTypeQ8_0, std::string(6 * 34, '\1'));
+    b.tensor("a.weight", {32, 2, 3}, kTypeQ80, std::string(6 * 34, '\1'));
     b.tensor("norm", {3}, kTypeF32, floats_of({-1, 0, 1}));
     return b;
 }
@@ -208,7 +208,7 @@ TEST(GgufBadInput, Dimensions) {
     none.tensor("s", {}, kTypeF32, std::string(40, 'x'));
     expect_refused(none.bytes(), {"'s'", "0 dimensions"});
     GgufBuilder ragged;
-    ragged.tensor("r", {48}, kTypeQ8_0, std::string(51, 'x'));
+    ragged.tensor("r", {48}, kTypeQ80, std::string(51, 'x'));
     expect_refused(ragged.bytes(), {"'r'", "rows of 48", "multiple of 32", "Q8_0"});
 }
 
@@ -330,7 +330,7 @@ TEST_F(GgufFiles, WeightsDecodeAndScalesApply) {
         for (int j = 0; j < 16; j++) block.put(uint8_t(j | (15 - j) << 4));
         q4 += block.bytes();
     }
-    b.tensor("blk.0.q.weight", {32, 2}, kTypeQ4_1, q4);
+    b.tensor("blk.0.q.weight", {32, 2}, kTypeQ41, q4);
     b.tensor("blk.0.e.weight", {2, 1, 2}, kTypeF32, floats_of({1, 2, 3, 4}));
     b.tensor("blk.0.e.scale", {2}, kTypeF32, floats_of({10, 100}));
     b.tensor("blk.0.vector.weight", {2}, kTypeF16, std::string("\x00\x3c\x00\xc0", 4));

@@ -1,6 +1,7 @@
 // safetensors_checkpoint.cpp — a model folder as a Checkpoint: collects the tensors of its files and resolves
 // the quantised layouts of docs/formats.md by tensor names.
 #include <algorithm>
+#include <filesystem>
 
 #include "core/file.h"
 #include "load/hf_folder.h"
@@ -27,7 +28,7 @@ class SafetensorsCheckpoint final : public Checkpoint {
     // (fused experts). Companions append to it: "_packed", "_scale", "_scale_2", "_scale_inv",
     // "_global_scale".
     std::string base_name(const std::string& module) const {
-        const std::string usual = module + ".weight";
+        std::string usual = module + ".weight";
         if (find(usual) || find(usual + "_packed")) return usual;
         return find(module) || find(module + "_packed") ? module : usual;
     }
@@ -96,7 +97,7 @@ Result<void> SafetensorsCheckpoint::refuse_orphans() const {
 
 Result<void> SafetensorsCheckpoint::read(const std::string& folder, const TensorFiles& files) {
     for (const std::string& name : files.names) {
-        TRY(MappedFile file, MappedFile::open(folder + (folder.ends_with('/') ? "" : "/") + name));
+        TRY(MappedFile file, MappedFile::open((std::filesystem::path(folder) / name).string()));
         TRY_VOID(add(std::move(file), name, files));
     }
     TRY_VOID(check_complete(files));

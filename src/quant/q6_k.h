@@ -20,7 +20,8 @@ struct Format<Quant::q6_k> : BlockFormat {
         const int half = i / 128, quarter = i / 32 % 4, l = i % 32;
         const int low = (x.ql[64 * half + 32 * (quarter % 2) + l] >> (4 * (quarter / 2))) & 15;
         const int q = low | ((x.qh[32 * half + l] >> (2 * quarter)) & 3) << 4;
-        return f16_to_f32(x.d) * float(x.scales[i / 16]) * float(q - 32);
+        const int8_t scale = x.scales[i / 16];
+        return f16_to_f32(x.d) * float(scale) * float(q - 32);
     }
     // 16 elements of one group of quarter `kQuarter` of a half.
     template <int kQuarter>
