@@ -103,9 +103,11 @@ std::string report(const Checkpoint& checkpoint) {
     for (const auto& [key, value] : checkpoint.metadata().entries())
         text += fmt::format("  {} = {}\n", key, std::visit([](const auto& v) { return shown(v); }, value));
     text += fmt::format("\nTensors ({}; shapes outermost first)\n", checkpoint.tensors().size());
+    size_t width = 0;
+    for (const StoredTensor& tensor : checkpoint.tensors()) width = std::max(width, tensor.name.size());
     for (const StoredTensor& tensor : checkpoint.tensors())
-        text += fmt::format("  {:<48} {:<10} {:<24} {:>15}\n", tensor.name, tensor.type, shape_text(tensor),
-                            grouped(int64_t(tensor.bytes)));
+        text += fmt::format("  {:<{}} {:<8} {:<22} {:>15}\n", tensor.name, std::min<size_t>(width, 80),
+                            tensor.type, shape_text(tensor), grouped(int64_t(tensor.bytes)));
     text += "\nTypes\n";
     for (const TypeCount& c : census)
         text += fmt::format("  {:<10} {:>5} tensors {:>18} weights {:>18} bytes {:>6.2f} bits a weight\n",

@@ -43,9 +43,9 @@ int64_t kv_bytes_per_token(const ModelShape& shape, DType type);
 // The --ctx of a run: what prompt and answer need, at most the model's own. Without a limit on the answer,
 // the model's own, cut (with a warning) to what fits into `memory` bytes beside the weights.
 struct ContextNeed {
-    int64_t prompt = 0, answer = -1;  // tokens; -1: to the end token
-    std::optional<int64_t> asked;     // --ctx
-    int64_t memory = INT64_MAX;       // bytes at hand
+    int64_t prompt = 0, answer = -1;    // tokens; -1: to the end token
+    std::optional<int64_t> asked = {};  // --ctx
+    int64_t memory = INT64_MAX;         // bytes at hand
     int64_t bytes_per_token = 0;
 };
 // Errors: --ctx beyond the model's context (usage), a prompt that leaves no room for an answer (bad input).

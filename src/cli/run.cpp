@@ -36,6 +36,7 @@ Result<void> end_line(StandardOutput& out) {
 }  // namespace
 
 Result<int> run_command(const RunOptions& o, Session& session) {
+    if (o.logprobs && !o.json) log_warning("--logprobs shows in --json alone");
     TRY(const ModelFacts facts, model_facts(o.model));
     TRY(const Tokenizer tokenizer, Tokenizer::from_metadata(facts.metadata));
     TRY(const std::string text, read_text(o.prompt, "the prompt"));
@@ -58,13 +59,14 @@ Result<int> run_command(const RunOptions& o, Session& session) {
         choose_context(facts, {int64_t(prompt.size()), o.max_tokens, o.context, available_memory(),
                                kv_bytes_per_token(facts.shape, backend->info().kv_type)}));
     TRY(const std::unique_ptr<Engine> engine, Engine::open(o.model, *backend, engine_options));
-    log_info("seed {}", plan.request.sampling.seed);
+    const uint64_t seed = plan.request.sampling.seed;
 
     TRY(const Answer answer, answer_prompt(*engine, tokenizer, std::move(plan), session));
     if (o.json)
         TRY_VOID(session.out.write(to_json(answer_json(answer, prompt, tokenizer)) + "\n"));
     else
         TRY_VOID(end_line(session.out));
+    log_info("seed {}", seed);
     log_line(LogLevel::info, answer_figures(answer, prompt.size()));
     return interrupted() ? kExitInterrupted : 0;
 }

@@ -66,7 +66,8 @@ class Gguf:
             self.keys.append((name, data[start : reader.at]))
         for _ in range(tensors):
             name, start = reader.text(), reader.at
-            reader.at += 8 * reader.number("I") + 4 + 8
+            dimensions = reader.number("I")
+            reader.at += 8 * dimensions + 4 + 8
             self.tensors.append((name, data[start : reader.at]))
         self.data = data[-(-reader.at // ALIGNMENT) * ALIGNMENT :]
 

@@ -5,13 +5,16 @@ import io
 import json
 import math
 import re
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from gguf import GGUFReader
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def run(execute, *arguments, **more):
@@ -229,3 +232,21 @@ def test_bench_formats(execute, tiny):
     only = run(execute, "bench", tiny, "-p", "0", "-n", "2", "-d", "32", "-r", "1").splitlines()
     assert len(only) == 3 and "tg2 @ d32" in only[2]
     assert "1024" in execute("bench", tiny, "-p", "1024", "-n", "0")[2].decode()
+
+
+@pytest.mark.parametrize("variant", ["qwen3", "qwen3moe", "qwen35-r3", "qwen35moe"])
+def test_tapes_of_every_architecture_are_valid(execute, variant, tmp_path):
+    """explain proves its tape before it prints; one row of experts is billed for those it uses, not for all."""
+    make = [sys.executable, str(ROOT / "tools" / "make_tiny_model.py"), variant]
+    subprocess.run([*make, "--gguf", str(tmp_path / "m.gguf"), "--hf", str(tmp_path / "hf")], check=True, capture_output=True)
+    totals = {}
+    for model in ["m.gguf", "hf"]:
+        for rows in [1, 5, 200]:
+            text = run(execute, "explain", tmp_path / model, "--rows", rows)
+            totals[model, rows] = int(re.search(r"total  (\d+) bytes", text)[1])
+            assert re.search(r"\d+ +output", text)
+        assert totals[model, 1] < totals[model, 5] < totals[model, 200]
+        assert ("moe_glu" in text) == ("moe" in variant)
+        assert ("gated_delta" in text) == ("qwen35" in variant)
+    # (The containers keep a few vectors in other float types.)
+    assert totals["m.gguf", 1] == pytest.approx(totals["hf", 1], rel=0.05)

@@ -1,0 +1,60 @@
+#include "cli/bench_table.h"
+
+#include <gtest/gtest.h>
+
+namespace sparkinfer {
+namespace {
+
+BenchRow sample_row() {
+    BenchRow row;
+    row.model_filename = "a \"b\".gguf";
+    row.model_type = "llama 135M Q4_1";
+    row.backend = "cpu";
+    row.cpu_info = "cpu";
+    row.test_time = "2000-01-01T00:00:00Z";
+    row.model_size = int64_t(3) << 29;
+    row.model_n_params = 134515008;
+    row.n_threads = 2;
+    row.n_gen = 100;
+    row.samples_ns = {1'000'000'000, 2'000'000'000};
+    row.bytes = 3e9;
+    row.bandwidth = 10e9;
+    return row;
+}
+
+// Risk: speeds are averaged the wrong way round: the mean of speeds is not tokens over the mean time.
+TEST(BenchTable, MeanAndDeviationAreThoseOfTheSamples) {
+    const BenchRow row = sample_row();
+    EXPECT_EQ(row.samples_ts(), (std::vector<double>{100, 50}));
+    EXPECT_DOUBLE_EQ(mean_of(row.samples_ts()), 75);
+    EXPECT_DOUBLE_EQ(deviation_of({100, 50}), std::sqrt(2 * 25.0 * 25.0));
+    EXPECT_DOUBLE_EQ(deviation_of({5}), 0);
+    EXPECT_DOUBLE_EQ(row.floor_share(), 3e9 / 10e9 / 1.5);
+    EXPECT_EQ(row.test(), "tg100");
+    BenchRow deep = row;
+    deep.n_gen = 0, deep.n_prompt = 512, deep.n_depth = 4096;
+    EXPECT_EQ(deep.test(), "pp512 @ d4096");
+}
+
+// Risk: a form is not what its readers parse.
+TEST(BenchTable, EachFormIsItself) {
+    const BenchRow row = sample_row();
+    const std::string json = bench_head(BenchFormat::json) + bench_line(row, BenchFormat::json, true) +
+                             bench_line(row, BenchFormat::json, false) + bench_foot(BenchFormat::json);
+    const auto parsed = parse_json(json, "bench");
+    ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+    EXPECT_EQ(parsed.value().as_array().size(), 2u);
+    EXPECT_EQ(json_number(parsed.value().as_array()[0].as_object(), "avg_ts", "bench").value(), 75);
+    const std::string csv = bench_line(row, BenchFormat::csv, true);
+    EXPECT_EQ(csv.rfind("cpu_info,backends,model_filename,", 0), 0u);
+    EXPECT_NE(csv.find("\"a \"\"b\"\".gguf\""), std::string::npos);
+    EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 2);
+    EXPECT_EQ(bench_line(row, BenchFormat::jsonl, true), bench_line(row, BenchFormat::jsonl, false));
+    const std::string head = bench_head(BenchFormat::md), line = bench_line(row, BenchFormat::md, true);
+    EXPECT_EQ(std::count(head.begin(), head.end(), '|'), 2 * std::count(line.begin(), line.end(), '|'));
+    EXPECT_NE(line.find("75.00 ± 35.36"), std::string::npos);
+    EXPECT_NE(line.find("1.50 GiB"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sparkinfer
