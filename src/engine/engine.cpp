@@ -133,6 +133,7 @@ Tape LiveEngine::record(int32_t rows, OutputKind kind) const {
 void LiveEngine::finish(Sequence& s, Event event) {
     events_.push_back(std::move(event));
     if (tuning_.keep_finished && s.slot >= 0) finished_[s.id] = scheduler_->keep(s);
+    if (!s.saves.empty()) saved_[s.id] = s.saves;
     scheduler_->remove(s);
 }
 

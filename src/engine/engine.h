@@ -45,7 +45,7 @@ struct SamplingParams {
     float presence_penalty = 0.0f;   // [-2, 2]
     float frequency_penalty = 0.0f;  // [-2, 2]
     uint64_t seed = 0;
-    std::vector<std::pair<TokenId, float>> logit_bias;  // ≤ kMaxBias
+    std::vector<std::pair<TokenId, float>> logit_bias = {};  // ≤ kMaxBias
 };
 
 // A grammar, implemented outside the engine: which tokens may come next. Called from worker threads, one call
@@ -60,12 +60,12 @@ struct Constraint {
 enum class RequestId : int64_t {};
 
 struct Request {
-    std::vector<TokenId> prompt;  // not empty
-    int32_t max_tokens = -1;      // -1: to an end token or the end of the context
-    SamplingParams sampling;
-    std::vector<TokenId> stop_tokens;  // end tokens; ≤ kMaxStopIds
-    int32_t logprobs = -1;             // -1: none; n ≥ 0: each token's log-probability and n alternatives
-    std::shared_ptr<Constraint> constraint;
+    std::vector<TokenId> prompt = {};  // not empty
+    int32_t max_tokens = -1;           // -1: to an end token or the end of the context
+    SamplingParams sampling = {};
+    std::vector<TokenId> stop_tokens = {};  // end tokens; ≤ kMaxStopIds
+    int32_t logprobs = -1;  // -1: none; n ≥ 0: each token's log-probability and n alternatives
+    std::shared_ptr<Constraint> constraint = nullptr;
 };
 
 enum class FinishReason { none, stop, length, cancelled, error };

@@ -29,6 +29,7 @@ Result<RequestId> LiveEngine::fork(RequestId request) {
     twin->pages.clear();
     twin->state = -1;
     twin->saves.clear();
+    twin->save_every = 0;
     scheduler_->restore(*twin, *scheduler_->find(point));
     scheduler_->drop(point);
     return scheduler_->add(std::move(twin)).id;
@@ -81,8 +82,9 @@ Result<RequestId> LiveEngine::submit_saving(Request request, int32_t every) {
 }
 
 std::vector<SnapshotId> LiveEngine::saves(RequestId request) const {
-    const Sequence* s = scheduler_->find(request);
-    return s ? s->saves : std::vector<SnapshotId>{};
+    if (const Sequence* s = scheduler_->find(request)) return s->saves;
+    const auto found = saved_.find(request);
+    return found == saved_.end() ? std::vector<SnapshotId>{} : found->second;
 }
 
 Result<std::vector<float>> LiveEngine::verify(RequestId request, std::span<const TokenId> draft) {

@@ -15,8 +15,8 @@ struct EngineTuning {
     int32_t pipeline = 0;  // steps queued at once, 1 … 4; 0: a second one whenever the device is still busy
     double mixed_step_ms = 50;  // aim for a step that holds decode rows and prompt rows; 0: no aim
     int32_t mask_threads = 2;
-    std::optional<bool> pad_to_bucket;  // as RunnerPlan; none: what the backend asks for
-    bool keep_finished = false;         // keep a snapshot of each sequence as it ends
+    std::optional<bool> pad_to_bucket = std::nullopt;  // as RunnerPlan; none: what the backend asks for
+    bool keep_finished = false;                        // keep a snapshot of each sequence as it ends
 };
 
 class LiveEngine final : public Engine {
@@ -54,6 +54,7 @@ class LiveEngine final : public Engine {
     Result<RequestId> submit_from(SnapshotId point, Request request);
     // Like submit(), and keeps snapshots at multiples of `every` (a multiple of 64) prompt tokens.
     Result<RequestId> submit_saving(Request request, int32_t every);
+    // Of a request, ended or not; the caller drops them. They do not outlive a failure of the device.
     std::vector<SnapshotId> saves(RequestId request) const;
     // The point at which an ended request stood (EngineTuning::keep_finished).
     std::optional<SnapshotId> finished_point(RequestId request) const;
@@ -84,6 +85,7 @@ class LiveEngine final : public Engine {
     Result<void> collect();
     Result<std::vector<Selected>> results(Flight& flight);
     void deliver(const FlightSegment& segment, const Selected* chosen);
+    void end_all();
     void relieve();
     void ask_mask(Sequence& sequence, std::optional<TokenId> advance, int32_t rollback);
     void finish(Sequence& sequence, Event event);
@@ -112,7 +114,8 @@ class LiveEngine final : public Engine {
         int32_t fed;                  // rows before them
     };
     std::optional<Verified> verified_;
-    std::map<RequestId, SnapshotId> finished_;
+    std::map<RequestId, SnapshotId> finished_;            // kept points of ended requests …
+    std::map<RequestId, std::vector<SnapshotId>> saved_;  // … and their saves
     MaskPool mask_pool_;
 };
 

@@ -112,11 +112,11 @@ Result<void> Runner::allocate(int64_t arena_bytes) {
 Result<void> Runner::prepare() {
     for (int32_t rows : kClasses) {
         if (rows > row_class(plan_.rows)) break;
-        for (OutputKind kind : {OutputKind::none, OutputKind::select})
-            TRY_VOID(([&]() -> Result<void> {
-                TRY([[maybe_unused]] const Compiled* c, compiled(rows, {TapePart::whole, kind, 0}));
-                return {};
-            }()));
+        TRY([[maybe_unused]] const Compiled* none, compiled(rows, {}));
+        for (int32_t lane = 0; lane < plan_.lanes / 2; ++lane) {
+            TRY([[maybe_unused]] const Compiled* select,
+                compiled(rows, {TapePart::whole, OutputKind::select, lane}));
+        }
     }
     return {};
 }

@@ -24,7 +24,7 @@ struct RunnerPlan {
     int32_t rows = 0;           // most rows of a step
     int32_t pages = 0;          // KV pages
     int32_t states = 0;         // recurrent states
-    int32_t lanes = 1;          // results regions
+    int32_t lanes = 2;          // results regions: one a step in flight, and one each for its masked rows
     int32_t top = 0;            // alternatives of kind logprobs
     bool pad_to_bucket = true;  // classes 1, 4, 8, 16, 32, 64; false: every count up to 64 has its own tape
     StepLimits limits;

@@ -115,6 +115,7 @@ bool Scheduler::preempt_one() {
         return true;
     }
     if (live_.size() < 2) return false;
+    ++preemptions_;
     Sequence& s = *find(live_.back());
     live_.pop_back();
     release_memory(s);
@@ -263,6 +264,7 @@ void Scheduler::add_saves(Flight& flight, Sequence& s, Segment& segment) {
     const int32_t first = s.fed - segment.rows, end = std::min(s.fed, s.prompt);
     segment.first_save = flight.image.saves();
     for (int32_t at = (first / s.save_every + 1) * s.save_every; at <= end; at += s.save_every) {
+        if (at <= s.saved) continue;  // fed again after it gave up its pages
         Snapshot kept;
         if (states_.used()) {
             if (at < s.fed) {
@@ -278,6 +280,7 @@ void Scheduler::add_saves(Flight& flight, Sequence& s, Segment& segment) {
         kept.tokens.assign(s.tokens.begin(), s.tokens.begin() + at);
         kept.pages = kv_.share(s.pages, at);
         s.saves.push_back(add_snapshot(std::move(kept)));
+        s.saved = at;
     }
 }
 

@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "engine/sequence.h"
 #include "engine/slots.h"
@@ -30,7 +31,7 @@ class Scheduler {
 
     bool full() const { return int32_t(waiting_.size()) >= limits_.queue; }
     bool empty() const { return sequences_.empty(); }
-    bool waiting() const { return !waiting_.empty(); }
+    int64_t preemptions() const { return preemptions_; }  // so far
     Sequence* find(RequestId id);
     const Sequence* find(RequestId id) const { return const_cast<Scheduler*>(this)->find(id); }
     std::vector<RequestId> requests() const;  // all of them, by number
@@ -59,7 +60,7 @@ class Scheduler {
     void launched(Flight& flight);
     Flight empty_flight() const { return Flight(limits_.step); }
     // Page copies that must be done before the next step.
-    std::vector<KvCache::Copy> take_copies() { return std::move(copies_); }
+    std::vector<KvCache::Copy> take_copies() { return std::exchange(copies_, {}); }
     std::deque<Flight>& flights() { return flights_; }
     const std::deque<Flight>& flights() const { return flights_; }
 
@@ -112,7 +113,7 @@ class Scheduler {
     std::deque<Flight> flights_;  // oldest first
     std::vector<KvCache::Copy> copies_;
     std::map<SnapshotId, Snapshot> snapshots_;
-    int64_t next_snapshot_ = 1;
+    int64_t next_snapshot_ = 1, preemptions_ = 0;
     int32_t states_promised_ = 0;  // of the free ones, to segments still to be planned in this step
 };
 

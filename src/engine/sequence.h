@@ -47,6 +47,7 @@ struct Sequence {
 
     std::shared_ptr<MaskJob> mask;  // of the next token, asked or answered
     int32_t save_every = 0;         // keep a snapshot at multiples of this many prompt tokens; 0: none
+    int32_t saved = 0;              // tokens of the longest one
     std::vector<SnapshotId> saves;
 
     int32_t generated() const { return int32_t(tokens.size()) - prompt; }

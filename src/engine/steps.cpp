@@ -17,10 +17,20 @@ Result<std::vector<Event>> LiveEngine::step() {
     CHECK(!verified_, "a step before accept()");
     const Result<void> done = advance();
     if (done.ok()) return std::exchange(events_, {});
-    for (RequestId id : scheduler_->requests()) scheduler_->remove(*scheduler_->find(id));
-    scheduler_->flights().clear();
-    events_.clear();
+    end_all();
     return done.error();
+}
+
+// After a failure of the device: what it was to write is not to be trusted.
+void LiveEngine::end_all() {
+    for (RequestId id : scheduler_->requests()) {
+        Sequence& s = *scheduler_->find(id);
+        for (SnapshotId save : s.saves) scheduler_->drop(save);
+        scheduler_->remove(s);
+    }
+    scheduler_->flights().clear();
+    (void)scheduler_->take_copies();
+    events_.clear();
 }
 
 Result<void> LiveEngine::advance() {
@@ -34,9 +44,9 @@ Result<void> LiveEngine::advance() {
 
 Result<void> LiveEngine::drain() {
     while (!scheduler_->flights().empty()) {
+        scheduler_->confirm();
         TRY_VOID(finish_select(scheduler_->flights().front()));
         TRY_VOID(collect());
-        scheduler_->confirm();
     }
     return {};
 }

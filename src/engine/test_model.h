@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <deque>
+#include <map>
 #include <random>
+#include <set>
 
 #include "cpu/backend.h"
 #include "engine/live_engine.h"
@@ -154,8 +157,9 @@ class TinyModel final : public Model {
 // after use.
 class LazyBackend final : public Backend {
   public:
-    explicit LazyBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
-    const BackendInfo& info() const override { return inner_->info(); }
+    explicit LazyBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)), info_(inner_->info()) {}
+    BackendInfo& info() { return info_; }
+    const BackendInfo& info() const override { return info_; }
     Result<Memory> allocate(int64_t bytes, MemoryKind kind) override {
         TRY(Memory m, inner_->allocate(bytes, kind));
         m.host = false;
@@ -192,6 +196,7 @@ class LazyBackend final : public Backend {
         return {};
     }
     std::unique_ptr<Backend> inner_;
+    BackendInfo info_;
     std::deque<std::function<Result<Ticket>()>> queue_;
     int64_t queued_ = 0, finished_ = 0;
 };
@@ -247,28 +252,44 @@ inline Request random_request(int prompt, int max_tokens, uint32_t seed) {
 }
 
 // All that a caller hears of one request.
+struct Said {
+    TokenId token;
+    std::vector<float> logprobs;  // the token's, then its alternatives' ids and values
+    bool operator==(const Said&) const = default;
+};
 struct Answer {
-    std::vector<TokenId> tokens;
-    std::vector<float> logprobs;  // of each token, then of its alternatives
+    std::vector<Said> said;
     FinishReason finish = FinishReason::none;
     std::string error;
     bool operator==(const Answer&) const = default;
+    std::vector<TokenId> tokens() const {
+        std::vector<TokenId> tokens;
+        for (const Said& s : said) tokens.push_back(s.token);
+        return tokens;
+    }
 };
+inline void PrintTo(const Answer& a, std::ostream* out) {
+    *out << finish_reason_name(a.finish) << ' ' << a.error;
+    for (const Said& s : a.said) {
+        *out << ' ' << raw(s.token);
+        if (!s.logprobs.empty()) *out << '(' << s.logprobs[0] << ')';
+    }
+}
 
 inline void take_event(const Event& e, Answer& a) {
-    if (e.token) a.tokens.push_back(*e.token);
+    if (e.token) a.said.push_back({*e.token, {}});
     if (e.logprobs) {
-        a.logprobs.push_back(e.logprobs->logprob);
+        std::vector<float>& l = a.said.back().logprobs;
+        l.push_back(e.logprobs->logprob);
         for (const auto& [token, value] : e.logprobs->top) {
-            a.logprobs.push_back(float(raw(token)));
-            a.logprobs.push_back(value);
+            l.push_back(float(raw(token)));
+            l.push_back(value);
         }
     }
-    if (e.finish != FinishReason::none) {
-        EXPECT_EQ(a.finish, FinishReason::none) << "ended twice";
-        a.finish = e.finish;
-        a.error = e.error;
-    }
+    if (e.finish == FinishReason::none) return;
+    EXPECT_EQ(a.finish, FinishReason::none) << "ended twice";
+    a.finish = e.finish;
+    a.error = e.error;
 }
 
 using Answers = std::map<RequestId, Answer>;
