@@ -13,8 +13,8 @@ namespace sparkinfer {
 
 namespace {
 
-constexpr const char* kVersion = "0.1.0";
-constexpr int64_t kMaxTokens = INT32_MAX;  // of a context, a prompt, an answer
+constexpr const char* kVersion = SPARKINFER_VERSION;  // from CMakeLists.txt
+constexpr int64_t kMaxTokens = INT32_MAX;             // of a context, a prompt, an answer
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // "-t is '0', expected a whole number from 1 to 1024"
@@ -416,7 +416,8 @@ Result<std::variant<Command, Printout>> parse_command_line(const std::vector<std
     const std::string& first = arguments[0];
     if (first == "--version")
         return std::variant<Command, Printout>(Printout{fmt::format("sparkinfer {}\n", kVersion)});
-    if (first == "--help" || first == "-h") return std::variant<Command, Printout>(Printout{overview_text()});
+    if (first == "--help" || first == "-h" || first == "help")
+        return std::variant<Command, Printout>(Printout{overview_text()});
     for (const CommandRow& row : kCommands) {
         if (first != row.name) continue;
         TRY(auto parsed, parse_command(row, {arguments.begin() + 1, arguments.end()}));

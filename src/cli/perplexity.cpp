@@ -18,6 +18,7 @@ namespace sparkinfer {
 namespace {
 
 constexpr int64_t kDefaultWindow = 512;  // as llama-perplexity
+constexpr int32_t kChunk = 128;          // rows in one step; few enough that Ctrl-C is heard soon
 
 // Mean and error of -log p over rated tokens.
 struct Estimate {
@@ -155,6 +156,7 @@ Result<int> run_command(const PerplexityOptions& o, Session& session) {
     }
     TRY(const std::unique_ptr<Backend> backend, session.backend(o.threads));
     EngineOptions options;
+    options.chunk = kChunk;
     options.context = int32_t(std::clamp<int64_t>(windows.window, 2, facts.shape.context));
     TRY(const std::unique_ptr<Engine> engine, Engine::open(o.model, *backend, options));
     if (windows.second_half)

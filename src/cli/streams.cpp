@@ -1,12 +1,12 @@
 #include "cli/streams.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
 #include <system_error>
 
-#include "core/file.h"
 #include "core/log.h"
 
 namespace sparkinfer {
@@ -20,18 +20,33 @@ void on_interrupt(int) {
     g_interrupted = 1;
 }
 
-Result<std::string> read_stdin(const char* what) {
-    if (::isatty(STDIN_FILENO)) log_info("reading {} from the terminal; Ctrl-D ends it", what);
+// All that a descriptor gives until its end: files, pipes and terminals alike.
+Result<std::string> read_to_end(int fd, const std::string& from, const char* what) {
     std::string text, block(size_t(1) << 16, '\0');
     for (;;) {
-        const ssize_t got = ::read(STDIN_FILENO, block.data(), block.size());
+        const ssize_t got = ::read(fd, block.data(), block.size());
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return bad_input("stdin: cannot read: {}", std::generic_category().message(errno));
+        if (got < 0) return bad_input("{}: cannot read: {}", from, std::generic_category().message(errno));
         if (got == 0) return text;
         if (text.size() + size_t(got) > kMaxTextBytes)
-            return bad_input("stdin: {} has more than {} bytes", what, kMaxTextBytes);
+            return bad_input("{}: {} has more than {} bytes", from, what, kMaxTextBytes);
         text.append(block, 0, size_t(got));
     }
+}
+
+Result<std::string> read_stdin(const char* what) {
+    if (::isatty(STDIN_FILENO)) log_info("reading {} from the terminal; Ctrl-D ends it", what);
+    return read_to_end(STDIN_FILENO, "stdin", what);
+}
+
+// Pipes too, so that -f <(command) works.
+Result<std::string> read_file(const std::string& path, const char* what) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return bad_input("{}: cannot open the file: {}", path, std::generic_category().message(errno));
+    Result<std::string> text = read_to_end(fd, path, what);
+    ::close(fd);
+    return text;
 }
 
 }  // namespace
@@ -62,7 +77,7 @@ Result<std::string> read_text(const TextSource& source, const char* what) {
             return bad_input("-p: {} has more than {} bytes", what, kMaxTextBytes);
     } else if (source.file) {
         from = *source.file;
-        TRY(text, read_text_file(*source.file, kMaxTextBytes));
+        TRY(text, read_file(*source.file, what));
     } else {
         from = "stdin";
         TRY(text, read_stdin(what));

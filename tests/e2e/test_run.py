@@ -100,10 +100,10 @@ def test_the_template_is_applied_unless_raw(execute, smollm2, answer_json):
 def test_prompts_from_argument_file_and_stdin_are_the_same(execute, smollm2, tmp_path):
     text = "Größe: 5 € 😀"
     (tmp_path / "prompt.txt").write_text(text)
-    ways = [["-p", text], ["-f", tmp_path / "prompt.txt"], []]
+    ways = [["-p", text], ["-f", tmp_path / "prompt.txt"], [], ["-f", "/dev/stdin"]]
     outs = [execute("run", smollm2, *way, "-n", "4", *GREEDY, "--raw", "--json", stdin=text.encode()) for way in ways]
     ids = [json.loads(out)["prompt_token_ids"] for _, out, _ in outs]
-    assert ids[0] == ids[1] == ids[2]
+    assert ids[0] == ids[1] == ids[2] == ids[3]
 
 
 def test_the_seed_decides_and_is_reported(execute, smollm2):
@@ -210,12 +210,21 @@ def test_only_whole_characters_are_written(binary, execute, smollm2):
     assert code == 0 and set(out.decode()) == {"\ufffd"}
 
 
+def wait_for_work(pid):
+    """Until a process has computed for a second: far more than loading a model takes."""
+    ticks = 0
+    while ticks < os.sysconf("SC_CLK_TCK"):
+        time.sleep(0.02)
+        with open(f"/proc/{pid}/stat") as file:
+            ticks = sum(map(int, file.read().rsplit(")", 1)[1].split()[11:13]))
+
+
 def test_interrupting_ends_cleanly(binary, smollm2):
     for json_flag in [[], ["--json"]]:
         arguments = ["run", smollm2, "--raw", "-p", "1, 2, 3, 4,", "-n", "2000", *GREEDY, *json_flag]
         with start(binary, *arguments) as process:
             if json_flag:
-                time.sleep(2.5)
+                wait_for_work(process.pid)
             else:
                 os.read(process.stdout.fileno(), 100)
             process.send_signal(signal.SIGINT)
