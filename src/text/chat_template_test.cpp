@@ -55,6 +55,8 @@ TEST(ChatTemplate, PrintsLikePython) {
     EXPECT_EQ(
         print("{{ ' \x1f x '.strip() }}|{{ 'a\x1e' 'b'.splitlines() | length }}|{{ 'a,b'.split(',')[-1] }}"),
         "x|2|b");
+    EXPECT_EQ(print("{{ 'a\n\nb\n' | indent(2, first=true) }}|{{ 'a\nb' | indent }}"),
+              "  a\n\n  b\n|a\n    b");
     EXPECT_EQ(print("{{ none is iterable }} {{ 'ab'[::-1] }} {{ -7 // 2 }} {{ -7 % 3 }}"), "False ba -4 2");
 }
 

