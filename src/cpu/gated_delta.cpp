@@ -2,7 +2,7 @@
 // state_layout.h)
 //
 // Three sweeps, each parallel: convolution by (row, head); the rule by (segment, value head), row after row
-// on a copy of S; then what heads share (ring, logged keys, header) by segment. So no thread overwrites what
+// on a copy of S; then what heads share (ring, headers) by segment. So no thread overwrites what
 // another still reads, and state_out may be state_in. Folding a logged row runs the same two functions as a
 // plain row, hence the same bits.
 #include <algorithm>
@@ -35,7 +35,7 @@ struct Scratch {
 
 // One layer's part of one state slot.
 struct State {
-    StateHeader* header;
+    StateHeader* header;  // [n_v], all the same
     float *s, *ring, *log_k, *log_d, *log_g;
     State(const StateLayer& l, int32_t slot) {
         const StateLayout at = state_layout(l);
@@ -145,19 +145,21 @@ struct Head {
     void fold(const Segment& g, int accepted) {
         if (accepted == 0) return;
         const State in(op.state, g.state_in);
-        const int64_t keys = int64_t(op.state.key_heads) * width,
-                      values = int64_t(op.state.value_heads) * width;
+        const int64_t values = int64_t(op.state.value_heads) * width;
         for (int i = 0; i < accepted; ++i) {
-            const float* k = in.log_k + i * keys + int64_t(key_head(op, h)) * width;
+            const float* k = in.log_k + i * values + int64_t(h) * width;
             decay_and_read(state, width, std::exp(in.log_g[i * op.state.value_heads + h]), k, read);
             update_and_read(state, width, k, in.log_d + i * values + int64_t(h) * width, k, o);
         }
     }
+    const float* query(int t) const {
+        return s.mixed + int64_t(t) * op.state.channels + int64_t(key_head(op, h)) * width;
+    }
+    const float* key(int t) const { return query(t) + int64_t(op.state.key_heads) * width; }
     // Runs row t on S, leaves d and o, returns g.
     float step(int t) {
         const float* m = s.mixed + int64_t(t) * op.state.channels;
-        const float* q = m + int64_t(key_head(op, h)) * width;
-        const float* k = q + int64_t(op.state.key_heads) * width;
+        const float *q = query(t), *k = key(t);
         const float* v = m + (2 * int64_t(op.state.key_heads) + h) * width;
         const float beta = sigmoid(op.beta.row(t)[h]);
         const float g = s.decay.values[h] * softplus(op.alpha.row(t)[h] + s.dt_bias.values[h]);
@@ -185,7 +187,9 @@ void run_segment(const GatedDelta& op, const Scratch& s, const Segment& g, int h
         const float decay = head.step(t);
         if (logged >= 0 && g.state_out >= 0) {
             const State out(op.state, g.state_out);
-            std::copy_n(head.d, width, out.log_d + (int64_t(logged) * heads + h) * width);
+            const int64_t entry = (int64_t(logged) * heads + h) * width;
+            std::copy_n(head.key(t), width, out.log_k + entry);
+            std::copy_n(head.d, width, out.log_d + entry);
             out.log_g[int64_t(logged) * heads + h] = decay;
         }
         head.finish(t);
@@ -195,12 +199,11 @@ void run_segment(const GatedDelta& op, const Scratch& s, const Segment& g, int h
     if (folded == g.rows) head.store(g.state_out);
 }
 
-// Ring, logged keys and header of a state after `folded` rows of the segment, with `logged` more behind them.
-void write_shared(const GatedDelta& op, const Scratch& s, const Segment& g, int32_t slot, int folded,
-                  int logged) {
+// Ring and headers of a state after `folded` rows of the segment, with `logged` more behind them.
+void write_shared(const GatedDelta& op, const Segment& g, int32_t slot, int folded, int logged) {
     const State out(op.state, slot);
     const int columns = state_layout(op.state).columns, accepted = accepted_rows(op, g);
-    const int64_t channels = op.state.channels, keys = int64_t(op.state.key_heads) * op.state.width;
+    const int64_t channels = op.state.channels;
     const int start = g.state_in < 0 ? 0 : State(op.state, g.state_in).header->position + accepted;
     const int position = (start + folded) % columns;
     for (int i = 1 - op.state.taps; i < logged; ++i) {
@@ -211,21 +214,18 @@ void write_shared(const GatedDelta& op, const Scratch& s, const Segment& g, int3
         else if (x != column)
             std::copy_n(x, channels, column);
     }
-    for (int i = 0; i < logged; ++i)
-        std::copy_n(s.mixed + int64_t(g.first_row + folded + i) * channels + keys, keys,
-                    out.log_k + i * keys);
-    *out.header = {position, logged, {0, 0}};
+    std::fill_n(out.header, op.state.value_heads, StateHeader{position, logged, {0, 0}});
 }
 
 // Saves first: they may need columns of state_in that state_out overwrites.
-void write_states(const GatedDelta& op, const Scratch& s, const Segment& g) {
+void write_states(const GatedDelta& op, const Segment& g) {
     for (int i = g.first_save; i < g.first_save + g.saves; ++i) {
         const Save& save = op.step.saves()[i];
         CHECK(save.row >= g.first_row && save.row < g.first_row + g.rows, "a save of row {}", save.row);
-        write_shared(op, s, g, save.state, save.row - g.first_row + 1, 0);
+        write_shared(op, g, save.state, save.row - g.first_row + 1, 0);
     }
     const int folded = folded_rows(op, g);
-    if (g.state_out >= 0) write_shared(op, s, g, g.state_out, folded, g.rows - folded);
+    if (g.state_out >= 0) write_shared(op, g, g.state_out, folded, g.rows - folded);
 }
 
 }  // namespace
@@ -256,7 +256,7 @@ void run(const GatedDelta& op, Context& context) {
     });
     pool.parallel(segments, 1, [&](int64_t begin, int64_t end, int) {
         for (int64_t i = begin; i < end; ++i)
-            if (present(s, op.step.segments()[i])) write_states(op, s, op.step.segments()[i]);
+            if (present(s, op.step.segments()[i])) write_states(op, op.step.segments()[i]);
     });
 }
 

@@ -180,8 +180,10 @@ TEST(Sample, LargeVocabularyMatchesAFullSort) {
     Sampler s(row);
     std::vector<int> order(row.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = int(i);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int a, int b) { return row[size_t(a)] > row[size_t(b)]; });
+    std::sort(order.begin(), order.end(), [&](int a, int b) {
+        const float x = row[size_t(a)], y = row[size_t(b)];
+        return x > y || (x == y && a < b);
+    });
     for (float temperature : {0.3f, 1.0f, 5.0f}) {
         s.sampling = neutral(temperature);
         const std::vector<double> p = softmax(row, double(temperature));

@@ -186,17 +186,19 @@ class Rig {
         m_.read(raw.data(), layer.states + slot * layer.state_bytes, at_.bytes);
         const auto floats = [&](int64_t offset, int64_t count) {
             Floats f(static_cast<size_t>(count));
-            memcpy(f.data(), raw.data() + offset, f.size() * 4);
+            if (count) memcpy(f.data(), raw.data() + offset, f.size() * 4);
             return f;
         };
         memcpy(&v.header, raw.data(), sizeof v.header);
+        for (int h = 1; h < layer.value_heads; ++h)
+            EXPECT_EQ(memcmp(raw.data(), raw.data() + h * int(sizeof v.header), sizeof v.header), 0) << "header " << h;
         v.s = floats(at_.s_at, int64_t(layer.value_heads) * kWidth * kWidth);
         for (int i = 1 - kTaps; i < v.header.logged; ++i) {
             const int64_t column = (v.header.position + i + at_.columns) % at_.columns;
             const Floats c = floats(at_.ring_at + column * s_.channels * 4, s_.channels);
             v.ring.insert(v.ring.end(), c.begin(), c.end());
         }
-        v.log_k = floats(at_.log_k_at, int64_t(v.header.logged) * layer.key_heads * kWidth);
+        v.log_k = floats(at_.log_k_at, int64_t(v.header.logged) * layer.value_heads * kWidth);
         v.log_d = floats(at_.log_d_at, int64_t(v.header.logged) * layer.value_heads * kWidth);
         v.log_g = floats(at_.log_g_at, int64_t(v.header.logged) * layer.value_heads);
         return v;

@@ -5,6 +5,9 @@
 
 #include "core/half.h"
 #include "cpu/backend.h"
+#ifdef SPARKINFER_CUDA
+#include "cuda/backend.h"
+#endif
 #include "quant/decode.h"
 
 namespace sparkinfer::test {
@@ -314,6 +317,11 @@ std::vector<Machine*> machines() {
         for (int threads : {1, 2, 3})
             list.push_back(std::make_unique<Machine>("cpu, threads " + std::to_string(threads),
                                                      make_cpu_backend({threads}).value()));
+#ifdef SPARKINFER_CUDA
+        for (DType kv : {DType::bf16, DType::f32})
+            list.push_back(std::make_unique<Machine>(
+                std::string("cuda, kv ") + dtype_name(kv), make_cuda_backend({.executor = CudaExecutor::op_by_op, .kv_type = kv}).value()));
+#endif
         return list;
     }();
     std::vector<Machine*> list;

@@ -76,8 +76,9 @@ Choice choose(const Block& b, const Floats& logits) {
     const Doubles bias = s.bias ? decoded(b.bias) : Doubles(score.size(), 0.0);
     std::vector<int> order;
     for (int e = 0; e < s.experts; ++e) order.push_back(e);
-    std::stable_sort(order.begin(), order.end(), [&](int x, int y) {
-        return score[size_t(x)] + bias[size_t(x)] > score[size_t(y)] + bias[size_t(y)];
+    std::sort(order.begin(), order.end(), [&](int x, int y) {
+        const double a = score[size_t(x)] + bias[size_t(x)], b = score[size_t(y)] + bias[size_t(y)];
+        return a > b || (a == b && x < y);
     });
     Choice c;
     double chosen = 0;
