@@ -1,9 +1,11 @@
 #include "text/chat_template.h"
 
-#include <boost/json.hpp>
+#include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "core/json.h"
+#include "text/decoder.h"
 #include "text/ffi.h"
 #include "text/json_facts.h"
 
@@ -29,7 +31,8 @@ namespace {
 // What a template needs to know of the model.
 struct Facts {
     std::string source;
-    std::vector<std::string> control;  // texts of the control tokens
+    std::vector<std::string> control;  // texts of the control tokens, of a GGUF
+    std::string tokenizer_json;        // whose added tokens say the same, of a folder
     SpecialTexts specials;
 };
 
@@ -68,8 +71,7 @@ Result<Facts> folder_facts(const Metadata& metadata) {
         facts.source = std::move(*found);
     }
     TRY(facts.specials, special_texts(config, metadata.source()));
-    TRY(const std::string tokenizer, metadata.string_or("tokenizer.json", "{}"));
-    TRY(facts.control, control_texts(tokenizer, metadata.source()));
+    TRY(facts.tokenizer_json, metadata.string_or("tokenizer.json", ""));
     return facts;
 }
 
@@ -88,7 +90,7 @@ Result<ChatTemplate> ChatTemplate::from_metadata(const Metadata& metadata) {
     ffi::Template* rust = nullptr;
     ffi::Bytes error;
     if (int code = ffi::si_template_new(ffi::str(facts.source), control.data(), control.size(),
-                                        ffi::str(specials), &rust, &error))
+                                        ffi::str(facts.tokenizer_json), ffi::str(specials), &rust, &error))
         return ffi::take_error(code, error, metadata.source());
     return ChatTemplate(std::make_unique<Handle>(rust), metadata.source());
 }
@@ -114,9 +116,9 @@ Result<Rendered> ChatTemplate::render(std::string_view messages, const RenderOpt
 }
 
 Result<Rendered> ChatTemplate::render_user(std::string_view text, const RenderOptions& options) const {
-    const boost::json::value messages = {boost::json::object{
-        {"role", "user"}, {"content", boost::json::string_view(text.data(), text.size())}}};
-    return render(boost::json::serialize(messages), options);
+    if (const size_t valid = valid_utf8_prefix(text); valid < text.size())
+        return bad_input("the text is not valid UTF-8 at byte {}", valid);
+    return render(fmt::format(R"([{{"role":"user","content":{}}}])", json_quote(text)), options);
 }
 
 }  // namespace sparkinfer

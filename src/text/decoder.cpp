@@ -56,6 +56,16 @@ void Utf8Buffer::finish(std::string& out) {
     held_.clear();
 }
 
+size_t valid_utf8_prefix(std::string_view text) {
+    size_t at = 0;
+    while (at < text.size()) {
+        const auto [form, length] = classify(text.substr(at));
+        if (form != Form::whole) break;
+        at += length;
+    }
+    return at;
+}
+
 std::string Decoder::push(TokenId id) {
     std::string out;
     if (!keep_control_ && tokenizer_->kind(id) == TokenKind::control) return out;

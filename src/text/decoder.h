@@ -22,6 +22,9 @@ class Utf8Buffer {
     std::string held_;
 };
 
+// Bytes of the longest prefix that is whole, well-formed UTF-8.
+size_t valid_utf8_prefix(std::string_view text);
+
 // Incremental detokeniser of one answer. The tokenizer must outlive it. Not thread-safe.
 class Decoder {
   public:

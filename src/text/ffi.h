@@ -63,8 +63,8 @@ void si_tokenizer_table(const Tokenizer* handle, Table* out);
 int64_t si_tokenizer_find(const Tokenizer* handle, Str text);
 int si_tokenizer_encode(const Tokenizer* handle, Str text, int control, const ByteRange* guarded,
                         size_t guarded_count, bool add_special, Ids* out, Bytes* error);
-int si_template_new(Str source, const Str* control, size_t control_count, Str specials, Template** out,
-                    Bytes* error);
+int si_template_new(Str source, const Str* control, size_t control_count, Str tokenizer_json, Str specials,
+                    Template** out, Bytes* error);
 void si_template_free(Template* handle);
 int si_template_render(const Template* handle, const RenderInput* input, Bytes* out_text, Ranges* out_guarded,
                        Bytes* error);

@@ -22,9 +22,6 @@ Result<std::vector<int64_t>> eos_ids(std::string_view generation_config, std::st
 Result<std::optional<std::string>> config_template(std::string_view tokenizer_config,
                                                    std::string_view source);
 
-// Texts of the control tokens ("special": true) among the added tokens of a tokenizer.json.
-Result<std::vector<std::string>> control_texts(std::string_view tokenizer_json, std::string_view source);
-
 // A JSON object of strings.
 std::string to_json(const SpecialTexts& texts);
 

@@ -248,7 +248,7 @@ pub unsafe extern "C" fn si_tokenizer_encode(
     })
 }
 
-/// Compiles a chat template. `specials` is a JSON object of the model's special tokens by name (bos_token, …).
+/// Compiles a chat template. Control tokens are given one by one, or by the text of a tokenizer.json. `specials` is a JSON object of the model's special tokens by name (bos_token, …).
 /// # Safety
 /// All pointers are valid for their counts; `out` and `error` are writable.
 #[no_mangle]
@@ -256,18 +256,18 @@ pub unsafe extern "C" fn si_template_new(
     source: Str,
     control: *const Str,
     control_count: usize,
+    tokenizer_json: Str,
     specials: Str,
     out: *mut *mut ChatTemplate,
     error: *mut Bytes,
 ) -> i32 {
     entry(error, || {
-        let control: Result<Vec<String>, Failure> =
-            slice(control, control_count).iter().map(|s| Ok(s.text("a control token")?.to_owned())).collect();
-        let template = ChatTemplate::new(
-            source.text("the chat template")?,
-            control?,
-            specials.text("the special tokens")?,
-        )?;
+        let mut texts = tokenizer::control_texts(tokenizer_json.text("tokenizer.json")?)?;
+        for text in slice(control, control_count) {
+            texts.push(text.text("a control token")?.to_owned());
+        }
+        let specials = specials.text("the special tokens")?;
+        let template = ChatTemplate::new(source.text("the chat template")?, texts, specials)?;
         *out = Box::into_raw(Box::new(template));
         Ok(())
     })

@@ -180,6 +180,20 @@ fn parse_json(text: &str) -> Result<JsonFile, Failure> {
     parsed.map_err(|e| bad_input(format!("tokenizer.json: {e}")))
 }
 
+/// Texts of the control tokens of a tokenizer.json, without reading the rest; none for an empty text.
+pub fn control_texts(json: &str) -> Result<Vec<String>, Failure> {
+    #[derive(Deserialize)]
+    struct File {
+        #[serde(default)]
+        added_tokens: Vec<JsonToken>,
+    }
+    if json.is_empty() {
+        return Ok(Vec::new());
+    }
+    let file: File = serde_json::from_str(json).map_err(|e| bad_input(format!("tokenizer.json: {e}")))?;
+    Ok(file.added_tokens.into_iter().filter(|t| t.special).map(|t| t.content).collect())
+}
+
 impl Tokenizer {
     pub fn from_gguf(v: &GgufVocabulary) -> Result<Tokenizer, Failure> {
         let Some(splitter) = Splitter::from_name(v.pre) else {
