@@ -18,6 +18,7 @@ static int finish(const Error& error) {
 
 int cli_main(int argc, char** argv, const BackendFactory& make_backend) {
     Session session{make_backend, {}, Clock::now()};
+    occupy_standard_descriptors();
     watch_interrupts();
     try {
         auto parsed = parse_command_line({argv + std::min(argc, 1), argv + argc});

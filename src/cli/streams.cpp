@@ -104,6 +104,12 @@ Result<void> StandardOutput::write(std::string_view text) {
     return {};
 }
 
+void occupy_standard_descriptors() {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
+        if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF)  // the lowest free number is this one
+            if (::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0) return;
+}
+
 void watch_interrupts() {
     struct sigaction action{};
     action.sa_handler = on_interrupt;

@@ -30,6 +30,10 @@ class StandardOutput {
     bool closed_ = false;
 };
 
+// Gives a closed stdin, stdout or stderr a descriptor that can neither be read nor written, so that no file
+// of ours gets its number.
+void occupy_standard_descriptors();
+
 // Ctrl-C. From watch_interrupts() on, SIGINT ends the process at once with exit code 130 — nothing to tidy up
 // yet — until a Deferred exists: then the first one sets interrupted() for the loop to see, and only the
 // second ends it.

@@ -237,6 +237,21 @@ def test_interrupting_ends_cleanly(binary, smollm2):
             assert json.loads(out)["finish_reason"] == "cancelled"
 
 
+def test_interrupting_leaves_no_half_file(binary, smollm2, tmp_path):
+    (tmp_path / "text.txt").write_text("one two three four five six seven " * 600)
+    out = tmp_path / "out"
+    out.mkdir()
+    arguments = ["perplexity", smollm2, "-f", tmp_path / "text.txt", "--logits-out", out / "logits.npy"]
+    with start(binary, *arguments) as process:
+        wait_for_work(process.pid)
+        assert len(list(out.iterdir())) == 1, "written under another name until it is whole"
+        assert not (out / "logits.npy").exists()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert not list(out.iterdir())
+
+
 def test_interrupting_before_there_is_an_answer(binary, tiny):
     with subprocess.Popen(
         [str(binary), "run", str(tiny)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -256,6 +271,16 @@ def test_a_reader_that_goes_away_ends_it_quietly(binary, smollm2):
         process.wait(timeout=20)
     assert time.monotonic() - before < 5
     assert process.returncode == 0 and b"error" not in err
+
+
+def test_closed_streams_do_no_harm(binary, tiny, tmp_path):
+    """Risk: with stdout closed, a result file gets its number and what is printed lands in it."""
+    (tmp_path / "text.txt").write_text("one two three four five " * 40)
+    arguments = [binary, "perplexity", tiny, "-f", tmp_path / "text.txt", "--ctx", "64", "--logits-out"]
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *map(str, arguments), tmp_path / "closed.npy"])
+    assert done.returncode == 0
+    subprocess.run([*map(str, arguments), tmp_path / "open.npy"], check=True, capture_output=True)
+    assert (tmp_path / "closed.npy").read_bytes() == (tmp_path / "open.npy").read_bytes()
 
 
 def test_a_full_disk_is_an_error(binary, tiny):
