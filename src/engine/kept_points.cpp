@@ -94,6 +94,8 @@ Result<std::vector<float>> LiveEngine::verify(RequestId request, std::span<const
     if (rows > kMaxVerifyRows)
         return usage_error("{} rows to verify, expected at most {}", rows, kMaxVerifyRows);
     TRY_VOID(check_tokens(draft, "draft token", shape().vocab));
+    if (s->constraint)
+        return usage_error("request {} has a constraint: its drafts need masks", int64_t(request));
     if (s->fed + 1 != int32_t(s->tokens.size()))
         return usage_error("request {} is still reading its prompt", int64_t(request));
     if (s->fed + rows >= options_.context)
@@ -121,7 +123,9 @@ Result<std::vector<float>> LiveEngine::verify(RequestId request, std::span<const
 Result<void> LiveEngine::accept(RequestId request, int32_t rows, TokenId next) {
     CHECK(verified_ && verified_->request == request, "accepting what was not verified");
     const Verified v = *std::exchange(verified_, std::nullopt);
-    Sequence& s = *scheduler_->find(request);
+    Sequence* found = scheduler_->find(request);
+    if (!found) return usage_error("request {} has ended since it was verified", int64_t(request));
+    Sequence& s = *found;
     CHECK(rows >= 0 && rows <= int32_t(v.tokens.size()), "accepting {} rows of {}", rows, v.tokens.size());
     CHECK(s.generated() + rows <= s.limit, "accepting {} rows with {} of {} tokens", rows, s.generated(),
           s.limit);
@@ -134,6 +138,7 @@ Result<void> LiveEngine::accept(RequestId request, int32_t rows, TokenId next) {
     s.explicit_end = int32_t(s.tokens.size());
     s.selects = s.generated();
     s.write_cursor = true;
+    if (s.generated() >= s.limit) finish(s, Event{request, {}, {}, FinishReason::length, {}});
     return {};
 }
 

@@ -208,5 +208,59 @@ TEST_P(KeptPoints, ForkWithLoggedRows) {
     EXPECT_TRUE(std::equal(rest.rbegin(), rest.rend(), answers[id].said.rbegin()));
 }
 
+// Risk: rows accepted up to the limit leave a sequence that wants nothing and never ends.
+TEST_P(KeptPoints, AcceptingTheLastTokenEnds) {
+    TestEngine e = open();
+    Answers answers;
+    const RequestId id = e->submit(random_request(50, 6, 5)).value();
+    run_until(*e.engine, answers, id, 1);
+    ASSERT_TRUE(e->drain().ok());
+    const int32_t left = 6 - e->scheduler().find(id)->generated();
+    const std::vector<TokenId> draft(size_t(left) - 1, TokenId(1));
+    ASSERT_TRUE(e->verify(id, draft).ok());
+    ASSERT_TRUE(e->accept(id, left, TokenId(2)).ok());
+    run_all(*e.engine, answers);
+    EXPECT_EQ(answers[id].finish, FinishReason::length);
+    EXPECT_EQ(e->runner().kv().free(), e->runner().kv().pages());
+}
+
+// Risk: a cancel between the two halves of a verification is a crash.
+TEST_P(KeptPoints, CancelBeforeAccept) {
+    TestEngine e = open();
+    Answers answers;
+    const RequestId id = e->submit(random_request(50, 20, 5)).value();
+    run_until(*e.engine, answers, id, 2);
+    ASSERT_TRUE(e->drain().ok());
+    ASSERT_TRUE(e->verify(id, random_tokens(3, 1)).ok());
+    e->cancel(id);
+    EXPECT_FALSE(e->accept(id, 2, TokenId(2)).ok());
+    run_all(*e.engine, answers);
+    EXPECT_EQ(answers[id].finish, FinishReason::cancelled);
+}
+
+// Risk: memory that kept points hold makes the engine wait for ever, or take it from them.
+TEST_P(KeptPoints, StarvedRequestEndsWithAnError) {
+    TestEngine small =
+        make_engine({.kind = kind(),
+                     .options = {.context = 512, .slots = 2, .chunk = 64, .kv_tokens = 512, .state_slots = 8},
+                     .tuning = {.pipeline = std::get<1>(GetParam())}});
+    Answers answers;
+    const Request r = random_request(400, 5, 2);
+    const RequestId id = small->submit(r).value();
+    run_until(*small.engine, answers, id, 1);
+    const SnapshotId point = small->keep(id).value();
+    run_all(*small.engine, answers);
+    const RequestId starved = small->submit(random_request(200, 5, 3)).value();
+    run_all(*small.engine, answers);
+    EXPECT_EQ(answers[starved].finish, FinishReason::error);
+    EXPECT_NE(answers[starved].error.find("no memory is left for token 0: 1 of 8 KV pages"),
+              std::string::npos)
+        << answers[starved].error;
+    small->drop(point);
+    const RequestId fed = small->submit(random_request(200, 5, 3)).value();
+    run_all(*small.engine, answers);
+    EXPECT_EQ(answers[fed], alone(kind(), random_request(200, 5, 3)));
+}
+
 }  // namespace
 }  // namespace sparkinfer

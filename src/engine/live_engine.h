@@ -106,6 +106,7 @@ class LiveEngine final : public Engine {
     std::unique_ptr<Scheduler> scheduler_;
     int32_t depth_ = 1;
     int64_t next_request_ = 1, launched_ = 0;
+    double collected_at_ = 0;   // s; the newest collected step
     double prefill_row_s_ = 0;  // measured; 0: not yet
     std::vector<Event> events_;
     struct Verified {

@@ -1,6 +1,7 @@
 // steps.cpp — the engine's loop: plan, queue, collect, report.
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "engine/live_engine.h"
 
@@ -185,8 +186,9 @@ Result<void> LiveEngine::collect() {
     TRY(const std::vector<Selected> chosen, results(scheduler_->flights().front()));
     // Still listed while it is delivered: a sequence that ends must find its rows.
     const Flight& flight = scheduler_->flights().front();
-    if (flight.prefill_rows >= kPageTokens)
-        prefill_row_s_ = (now_s() - flight.queued_at) / flight.image.rows();
+    // It began when it was queued, or when the one before it ended.
+    const double began_at = std::max(flight.queued_at, std::exchange(collected_at_, now_s()));
+    if (flight.prefill_rows >= kPageTokens) prefill_row_s_ = (collected_at_ - began_at) / flight.image.rows();
     for (const FlightSegment& segment : flight.segments)
         deliver(segment, segment.output >= 0 ? &chosen[size_t(segment.output)] : nullptr);
     for (const FlightSegment& segment : flight.segments)

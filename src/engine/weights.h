@@ -7,7 +7,7 @@
 #include <map>
 #include <tuple>
 
-#include "load/checkpoint.h"
+#include "model/model.h"
 #include "ops/backend.h"
 
 namespace sparkinfer {
