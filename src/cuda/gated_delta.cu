@@ -1,15 +1,18 @@
 // gated_delta.cu — the gated delta rule with its convolution and state.   (ops.h: GatedDelta, state_layout.h)
-#include "cuda/gated_delta_rows.cuh"
+#include "cuda/gated_delta_step.cuh"
 
 namespace sparkinfer::cuda {
 
 void lower(Lowering& l, const GatedDelta& op) {
-    const int32_t rows = op.qkv.rows(), segments = rows < 64 ? rows : 64;
-    DeltaCall p{op, l.scratch<float>(int64_t(rows) * op.state.channels)};
-    CHECK(op.state.width == 128, "gated_delta heads of width {}", op.state.width);
-    l.add(delta_convolve, dim3(op.state.channels / op.state.width, rows), dim3(op.state.width), 0, p, "convolve");
-    l.add(delta_rule<128>, dim3(op.state.value_heads, segments), dim3(128), 0, p, "rows");
-    l.add(delta_shared, dim3(segments), dim3(256), 0, p, "state");
+    CHECK(op.state.width == kDeltaWidth && op.state.taps == kDeltaTaps && op.state.value_heads <= 256,
+          "gated_delta heads of {}, {} taps, {} value heads", op.state.width, op.state.taps,
+          op.state.value_heads);
+    const int32_t rows = op.qkv.rows(), segments = rows < 1 ? 1 : rows < 64 ? rows : 64;
+    const DeltaCall p{op, state_layout(op.state)};
+    const dim3 grid(kDeltaBlocks * op.state.value_heads, segments);
+    if (rows <= kMaxVerifyRows) return l.add(delta_step<true>, grid, dim3(kDeltaThreads), 0, p, "step");
+    l.add(delta_step<false>, grid, dim3(kDeltaThreads), 0, p, "step");
+    l.add(delta_ring, dim3(segments), dim3(256), 0, p, "ring");
 }
 
 }  // namespace sparkinfer::cuda

@@ -1,0 +1,555 @@
+// gated_delta_step.cuh — the gated delta rule with its convolution, row after row, in one kernel.
+// Computes   ops.h: GatedDelta
+// Shapes     qkv [T, channels]   z, y [T, n_v·128]   beta, alpha [T, n_v]   S [n_v, 128 (k), 128 (v)] F32
+// Mapping    a cluster of 4 blocks per (value head, segment), 32 columns of S each, in registers: thread
+//            (warp w < 8, lane) holds rows 16·w + 4·(lane/8) … + 3 of columns 4·(lane%8) … + 3. Every block
+//            convolves the head's q and k itself, a channel a thread of warps 0 … 7; warp 8 has the block's
+//            v, the gates, the norms and the output. S and the convolution's columns are loaded before the
+//            wait. Sᵀk and Sᵀq come from one pass over the old S:
+//              o = Sᵀq after the update = e^g (Sᵀq) + (k·q) d
+//            The blocks exchange Σo² of up to 8 rows at a time through shared memory.
+// Memory     S once in and once out per segment, 128 KB a head; qkv and z once. Floor at one row: 128·n_v KB.
+// Order      What a block reads of state_in no other cluster writes, but for q and k columns of the ring:
+//            with at most 8 rows in the step none of the 3 columns that are read can be one of those that
+//            are written (of 11). Longer steps leave ring and headers to delta_ring. Within a cluster,
+//            headers and logs are written once each block has sent a Σo², hence read them.
+// Limits     heads of 128, 4 taps. 288 threads, ≤ 89 registers, 10 KB. sm_90+ (clusters). Trigger: top.
+// Numbers    not measured yet
+// Tested     tests/ops/gated_delta.cpp against float64 and cpu/.
+#pragma once
+#include "cuda/launch.h"
+#include "cuda/lib/copy.cuh"
+#include "cuda/lib/exchange.cuh"
+#include "cuda/lib/math.cuh"
+#include "cuda/lib/pdl.cuh"
+#include "cuda/lib/reduce.cuh"
+#include "ops/state_layout.h"
+
+namespace sparkinfer::cuda {
+
+constexpr int kDeltaWidth = 128, kDeltaTaps = 4;
+constexpr int kDeltaBlocks = 4;                            // of a cluster
+constexpr int kDeltaColumns = kDeltaWidth / kDeltaBlocks;  // of S in a block, one a lane of warp 8
+constexpr int kDeltaWarps = 8;                             // that hold S
+constexpr int kDeltaThreads = (kDeltaWarps + 1) * 32;
+constexpr int kDeltaBatch = 8;  // rows between exchanges
+constexpr int kDeltaRingColumns = kDeltaTaps - 1 + kMaxVerifyRows;
+static_assert(kDeltaColumns == 32 && kDeltaWarps * 16 == kDeltaWidth,
+              "thread (warp, lane) holds 4 by 4 cells of S");
+
+struct DeltaCall {
+    GatedDelta op;
+    StateLayout at;  // of op.state
+};
+
+// One layer's part of one state slot.
+struct DeltaState {
+    StateHeader* header;  // [n_v], all the same
+    float *s, *ring, *log_k, *log_d, *log_g;
+    __device__ DeltaState(const DeltaCall& p, int slot) {
+        const StateLayout& at = p.at;
+        std::byte* base = p.op.state.states + slot * p.op.state.state_bytes;
+        header = reinterpret_cast<StateHeader*>(base);
+        s = reinterpret_cast<float*>(base + at.s_at);
+        ring = reinterpret_cast<float*>(base + at.ring_at);
+        log_k = reinterpret_cast<float*>(base + at.log_k_at);
+        log_d = reinterpret_cast<float*>(base + at.log_d_at);
+        log_g = reinterpret_cast<float*>(base + at.log_g_at);
+    }
+};
+
+// REQUIRES: after the wait, as the cursor may be a row's.
+__device__ inline bool delta_present(const GatedDelta& o, const Segment& g) {
+    return g.rows == 0 || live_row(o.step, o.slots, g.first_row).present;
+}
+// Logged rows to fold, if the step says so; -1: the cursor does.
+__device__ inline int delta_accepted_early(const Segment& g) { return g.state_in < 0 ? 0 : g.accepted; }
+__device__ inline int delta_accepted(const GatedDelta& o, const Segment& g) {
+    const int early = delta_accepted_early(g);
+    return early >= 0 ? early : o.slots.slot(g.slot).cursor.accepted;
+}
+__device__ inline int delta_folded(const GatedDelta& o, const Segment& g) {
+    int n = 0;
+#pragma unroll 1
+    while (n < g.rows && !(o.step.rows()[g.first_row + n].flags & kRowVerify)) ++n;
+    return n;
+}
+// Of the segment's row r (negative: before it), counted from the state's `start`.
+__device__ inline int delta_column(int start, int r) {
+    return (start + r + kDeltaRingColumns) % kDeltaRingColumns;
+}
+
+struct DeltaShared {
+    alignas(16) float query[2][kDeltaWidth], key[2][kDeltaWidth];  // of even and odd rows, not yet normalised
+    alignas(16) float read_key[kDeltaWarps][kDeltaColumns];        // Sᵀk and …
+    float read_query[kDeltaWarps][kDeltaColumns];                  // … Sᵀq over the rows of one warp
+    alignas(16) float value[kDeltaColumns];
+    float beta, keep;                         // keep = e^g
+    float key_scale, query_scale, key_query;  // 1/|k|, 128^-½/|q|, q·k normalised
+    // Of the rows since the last exchange; a column belongs to one lane of warp 8.
+    float out[kDeltaBatch][kDeltaColumns], gate[kDeltaBatch][kDeltaColumns];
+    float log_k[kDeltaBatch][kDeltaColumns], log_d[kDeltaBatch][kDeltaColumns],
+        log_g[kDeltaBatch][kDeltaColumns];
+    float squares[2][kDeltaBatch][kDeltaBlocks];  // Σo² of each block, written by that block
+    alignas(8) uint64_t arrived[2];
+};
+
+// What one row brings to one thread.
+struct DeltaInput {
+    float x;               // its channel before the convolution
+    float z, beta, alpha;  // warp 8
+};
+
+// d, and S after the row: the same roundings whether a row is run, or folded from the log.
+__device__ __forceinline__ float delta_change(float beta, float value, float keep_scale, float read) {
+    return __fmul_rn(beta, __fmaf_rn(-keep_scale, read, value));
+}
+__device__ __forceinline__ float delta_cell(float s, float keep, float key, float d) {
+    return __fmaf_rn(key, d, __fmul_rn(keep, s));
+}
+
+// The block's barrier: its warps reach it from two places.
+__device__ __forceinline__ void delta_sync() {
+    __syncwarp();
+    asm volatile("bar.sync 1,%0;" ::"n"(kDeltaThreads) : "memory");
+}
+
+// One thread of a block, at one segment. kOut: of warp 8.
+template <bool kOut>
+struct DeltaThread {
+    const DeltaCall& p;
+    const GatedDelta& o;
+    DeltaShared& s;
+    int head, rank, warp, lane;
+    int channel;             // of qkv that it convolves
+    bool owns_column;        // writes that channel of the ring
+    float4 tap;              // weights of the channel
+    float rate, bias, gain;  // warp 8: decay, dt_bias and norm
+    float cell[4][4];        // S: rows, columns
+    int index;               // of the segment
+    Segment g;
+    int start;      // ring position of the segment's first row
+    float last[3];  // channel's inputs of the 3 rows before the current one
+    int folded;
+
+    __device__ __forceinline__ DeltaThread(const DeltaCall& call, DeltaShared& shared)
+        : p(call), o(call.op), s(shared) {
+        head = blockIdx.x / kDeltaBlocks;
+        rank = cluster_rank();
+        warp = threadIdx.x / 32;
+        lane = threadIdx.x % 32;
+        const int n_k = o.state.key_heads, n_v = o.state.value_heads, share = n_v / n_k;
+        const bool block = o.order == HeadOrder::block;
+        const int key_head = block ? head / share : head % n_k;
+        const bool first = block ? head % share == 0 : head < n_k;
+        if (kOut)
+            channel = (2 * n_k + head) * kDeltaWidth + rank * kDeltaColumns + lane;
+        else
+            channel = (warp / 4 * n_k + key_head) * kDeltaWidth + int(threadIdx.x) % kDeltaWidth;
+        owns_column = kOut || (first && warp % 4 == rank);
+        tap = __ldg(static_cast<const float4*>(o.conv.data) + channel);
+        if (!kOut) return;
+        rate = __ldg(static_cast<const float*>(o.decay.data) + head);
+        bias = __ldg(static_cast<const float*>(o.dt_bias.data) + head);
+        gain = __ldg(static_cast<const float*>(o.norm.data) + rank * kDeltaColumns + lane);
+    }
+
+    __device__ __forceinline__ int row_of_s() const { return warp * 16 + lane / 8 * 4; }
+    __device__ __forceinline__ int column_of_s() const { return rank * kDeltaColumns + lane % 8 * 4; }
+    // Cells of a slot's S that are this thread's: row i lies i·128 further.
+    __device__ __forceinline__ float* cells(int slot) const {
+        return DeltaState(p, slot).s + (int64_t(head) * kDeltaWidth + row_of_s()) * kDeltaWidth +
+               column_of_s();
+    }
+    __device__ __forceinline__ void load_cells() {
+        if (kOut) return;
+        const float* from = g.state_in < 0 ? nullptr : cells(g.state_in);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            float4 v = make_float4(0, 0, 0, 0);
+            if (from) v = __ldcg(reinterpret_cast<const float4*>(from + i * kDeltaWidth));
+            cell[i][0] = v.x, cell[i][1] = v.y, cell[i][2] = v.z, cell[i][3] = v.w;
+        }
+    }
+    __device__ __forceinline__ void store_cells(int slot) const {
+        if (kOut || slot < 0) return;
+        float* to = cells(slot);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            *reinterpret_cast<float4*>(to + i * kDeltaWidth) =
+                make_float4(cell[i][0], cell[i][1], cell[i][2], cell[i][3]);
+    }
+    __device__ __forceinline__ void load_columns(int accepted) {
+        start = 0;
+        last[0] = last[1] = last[2] = 0;
+        if (g.state_in >= 0) {
+            const DeltaState in(p, g.state_in);
+            start = __ldcg(&in.header[head].position) + accepted;
+#pragma unroll
+            for (int i = 0; i < 3; ++i)
+                last[i] = __ldcg(in.ring + int64_t(delta_column(start, i - 3)) * o.state.channels + channel);
+        }
+    }
+    __device__ __forceinline__ void update(float keep, const float (&key)[4], const float (&d)[4]) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+            for (int j = 0; j < 4; ++j) cell[i][j] = delta_cell(cell[i][j], keep, key[i], d[j]);
+    }
+    __device__ __forceinline__ void fold(int accepted) {
+        if (kOut || accepted <= 0) return;
+        const DeltaState in(p, g.state_in);
+#pragma unroll 1
+        for (int i = 0; i < accepted; ++i) {
+            const int64_t entry = int64_t(i) * o.state.value_heads + head;
+            const float4 k =
+                __ldcg(reinterpret_cast<const float4*>(in.log_k + entry * kDeltaWidth + row_of_s()));
+            const float4 d =
+                __ldcg(reinterpret_cast<const float4*>(in.log_d + entry * kDeltaWidth + column_of_s()));
+            update(expf(__ldcg(in.log_g + entry)), {k.x, k.y, k.z, k.w}, {d.x, d.y, d.z, d.w});
+        }
+    }
+    __device__ __forceinline__ DeltaInput input(int r) const {
+        const int t = g.first_row + r;
+        DeltaInput in{__ldcg(o.qkv.row(t) + channel), 0, 0, 0};
+        if (kOut) {
+            in.z = __ldcg(o.z.row(t) + head * kDeltaWidth + rank * kDeltaColumns + lane);
+            in.beta = __ldcg(o.beta.row(t) + head);
+            in.alpha = __ldcg(o.alpha.row(t) + head);
+        }
+        return in;
+    }
+    __device__ __forceinline__ void convolve(const DeltaInput& in, int r);
+    __device__ __forceinline__ void read_cells(int r);
+    __device__ __forceinline__ void norms(int r);
+    __device__ __forceinline__ void change_cells(int r, float keep, float beta, float value);
+    __device__ __forceinline__ void put_out(int r, int phase);
+    __device__ __forceinline__ void run_row(const DeltaInput& in, int r, int phase);
+    __device__ __forceinline__ void finish(int first, int count, int phase);
+    __device__ __forceinline__ void write_ring(int slot, int rows_folded, int logged) const;
+    __device__ __forceinline__ void write_header(int slot, int rows_folded, int logged) const;
+    template <bool kAlone>
+    __device__ __forceinline__ void save(int r) const;
+};
+
+// The row's channel through convolution and silu; warp 8: also the gates.
+template <bool kOut>
+__device__ __forceinline__ void DeltaThread<kOut>::convolve(const DeltaInput& in, int r) {
+    float m = __fmul_rn(last[0], tap.x);
+    m = __fmaf_rn(last[1], tap.y, m);
+    m = __fmaf_rn(last[2], tap.z, m);
+    m = silu(__fmaf_rn(in.x, tap.w, m));
+    last[0] = last[1], last[1] = last[2], last[2] = in.x;
+    if (!kOut) {
+        (warp < 4 ? s.query : s.key)[r % 2][threadIdx.x % kDeltaWidth] = m;
+        return;
+    }
+    const int at = r % kDeltaBatch;
+    s.value[lane] = m;
+    const float decay = __fmul_rn(rate, softplus(in.alpha + bias));
+    s.log_g[at][lane] = decay;
+    s.gate[at][lane] = silu(in.z) * gain;
+    if (lane == 0) s.keep = expf(decay), s.beta = sigmoid(in.beta);
+}
+
+// Sᵀk and Sᵀq of the warp's 16 rows: over a thread's 4, then over the 4 threads of a column group, each of
+// which ends with two columns of one product.
+template <bool kOut>
+__device__ __forceinline__ void DeltaThread<kOut>::read_cells(int r) {
+    const float4 k = *reinterpret_cast<const float4*>(s.key[r % 2] + row_of_s());
+    const float4 q = *reinterpret_cast<const float4*>(s.query[r % 2] + row_of_s());
+    const float key[4] = {k.x, k.y, k.z, k.w}, query[4] = {q.x, q.y, q.z, q.w};
+    float by_key[4], by_query[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+        by_key[j] = __fmul_rn(cell[0][j], key[0]);
+        by_query[j] = __fmul_rn(cell[0][j], query[0]);
+    }
+#pragma unroll
+    for (int i = 1; i < 4; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            by_key[j] = __fmaf_rn(cell[i][j], key[i], by_key[j]);
+            by_query[j] = __fmaf_rn(cell[i][j], query[i], by_query[j]);
+        }
+    const bool second = lane & 16, upper = lane & 8;
+    float sum[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+        sum[j] = (second ? by_query[j] : by_key[j]) +
+                 __shfl_xor_sync(kWholeWarp, second ? by_key[j] : by_query[j], 16);
+    float2 two;
+    two.x = (upper ? sum[2] : sum[0]) + __shfl_xor_sync(kWholeWarp, upper ? sum[0] : sum[2], 8);
+    two.y = (upper ? sum[3] : sum[1]) + __shfl_xor_sync(kWholeWarp, upper ? sum[1] : sum[3], 8);
+    float* to = (second ? s.read_query : s.read_key)[warp] + lane % 8 * 4 + (upper ? 2 : 0);
+    *reinterpret_cast<float2*>(to) = two;
+}
+
+// Warp 8: what makes q and k of length 1.
+template <bool kOut>
+__device__ __forceinline__ void DeltaThread<kOut>::norms(int r) {
+    const float4 k = *reinterpret_cast<const float4*>(s.key[r % 2] + lane * 4);
+    const float4 q = *reinterpret_cast<const float4*>(s.query[r % 2] + lane * 4);
+    const float kk = warp_sum(k.x * k.x + k.y * k.y + k.z * k.z + k.w * k.w);
+    const float qq = warp_sum(q.x * q.x + q.y * q.y + q.z * q.z + q.w * q.w);
+    const float qk = warp_sum(q.x * k.x + q.y * k.y + q.z * k.z + q.w * k.w);
+    if (lane == 0) {
+        s.key_scale = rsqrtf(kk + 1e-6f);
+        s.query_scale = rsqrtf(qq + 1e-6f) * 0.08838834764831845f;  // 128^-½
+        s.key_query = qk * s.key_scale * s.query_scale;
+    }
+}
+
+__device__ __forceinline__ float delta_sum(const float (&part)[kDeltaWarps]) {
+    static_assert(kDeltaWarps == 8, "summed in this order everywhere");
+    return __fadd_rn(__fadd_rn(__fadd_rn(part[0], part[1]), __fadd_rn(part[2], part[3])),
+                     __fadd_rn(__fadd_rn(part[4], part[5]), __fadd_rn(part[6], part[7])));
+}
+
+template <bool kOut>
+__device__ __forceinline__ void DeltaThread<kOut>::change_cells(int r, float keep, float beta, float value) {
+    const float scale = s.key_scale, keep_scale = __fmul_rn(keep, scale);
+    const float4 k = *reinterpret_cast<const float4*>(s.key[r % 2] + row_of_s());
+    const float key[4] = {__fmul_rn(k.x, scale), __fmul_rn(k.y, scale), __fmul_rn(k.z, scale),
+                          __fmul_rn(k.w, scale)};
+    float part[kDeltaWarps], d[4];
+#pragma unroll
+    for (int w = 0; w < kDeltaWarps; ++w) part[w] = s.read_key[w][lane];
+    const float mine =
+        delta_change(beta, value, keep_scale, delta_sum(part));  // of column `lane` of the block
+#pragma unroll
+    for (int j = 0; j < 4; ++j) d[j] = __shfl_sync(kWholeWarp, mine, lane % 8 * 4 + j);
+    update(keep, key, d);
+}
+
+// Warp 8: the row's output before its norm, and its log entry.
+template <bool kOut>
+__device__ __forceinline__ void DeltaThread<kOut>::put_out(int r, int phase) {
+    const int at = r % kDeltaBatch;
+    float by_key[kDeltaWarps], by_query[kDeltaWarps];
+#pragma unroll
+    for (int w = 0; w < kDeltaWarps; ++w)
+        by_key[w] = s.read_key[w][lane], by_query[w] = s.read_query[w][lane];
+    const float keep = s.keep;
+    const float d = delta_change(s.beta, s.value[lane], __fmul_rn(keep, s.key_scale), delta_sum(by_key));
+    const float y = __fmaf_rn(__fmul_rn(keep, s.query_scale), delta_sum(by_query), __fmul_rn(d, s.key_query));
+    const float squares = warp_sum(__fmul_rn(y, y));
+    if (lane < kDeltaBlocks)
+        store_remote(&s.squares[phase % 2][at][rank], squares, &s.arrived[phase % 2], lane);
+    s.out[at][lane] = y;
+    s.log_d[at][lane] = d;
+    s.log_k[at][lane] = __fmul_rn(s.key[r % 2][rank * kDeltaColumns + lane], s.key_scale);
+}
+
+template <bool kOut>
+__device__ __forceinline__ void DeltaThread<kOut>::run_row(const DeltaInput& in, int r, int phase) {
+    convolve(in, r);
+    delta_sync();
+    float keep = 0, beta = 0, value = 0;
+    if (!kOut) {
+        keep = s.keep, beta = s.beta, value = s.value[lane];
+        read_cells(r);
+    } else {
+        norms(r);
+    }
+    delta_sync();
+    if (!kOut)
+        change_cells(r, keep, beta, value);
+    else
+        put_out(r, phase);
+}
+
+// Warp 8: y and log entries of rows first … first + count, once the other blocks' Σo² are here.
+template <bool kOut>
+__device__ __forceinline__ void DeltaThread<kOut>::finish(int first, int count, int phase) {
+    barrier_wait_cluster(&s.arrived[phase % 2], uint32_t(phase / 2) & 1);
+    const int column = head * kDeltaWidth + rank * kDeltaColumns + lane;
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+        const float* squares = s.squares[phase % 2][i];
+        const float sum = (squares[0] + squares[1]) + (squares[2] + squares[3]);
+        o.y.row(g.first_row + first + i)[column] =
+            s.out[i][lane] * rsqrtf(sum / kDeltaWidth + o.eps) * s.gate[i][lane];
+        const int logged = first + i - folded;
+        if (logged < 0 || g.state_out < 0) continue;
+        const DeltaState to(p, g.state_out);
+        const int64_t values = int64_t(logged) * o.state.value_heads * kDeltaWidth;
+        to.log_k[values + column] = s.log_k[i][lane];
+        to.log_d[values + column] = s.log_d[i][lane];
+        if (rank == 0 && lane == 0) to.log_g[int64_t(logged) * o.state.value_heads + head] = s.log_g[i][lane];
+    }
+}
+
+// The thread's channel of a state after `rows_folded` rows, with `logged` more behind them.
+template <bool kOut>
+__device__ __forceinline__ void DeltaThread<kOut>::write_ring(int slot, int rows_folded, int logged) const {
+    if (!owns_column) return;
+    float* ring = DeltaState(p, slot).ring + channel;
+#pragma unroll 1
+    for (int r = rows_folded - 3; r < rows_folded + logged; ++r) {
+        if (r < 0 && slot == g.state_in) continue;  // it lies there
+        const int64_t column = int64_t(delta_column(start, r)) * o.state.channels;
+        const float* from = r >= 0           ? o.qkv.row(g.first_row + r) + channel
+                            : g.state_in < 0 ? nullptr
+                                             : DeltaState(p, g.state_in).ring + channel + column;
+        ring[column] = from ? __ldcg(from) : 0.0f;
+    }
+}
+template <bool kOut>
+__device__ __forceinline__ void DeltaThread<kOut>::write_header(int slot, int rows_folded, int logged) const {
+    if (rank == 0 && lane == 0)
+        DeltaState(p, slot).header[head] = {delta_column(start, rows_folded), logged, {0, 0}};
+}
+
+// Where Step asks for the state after row r.
+template <bool kOut>
+template <bool kAlone>
+__device__ __forceinline__ void DeltaThread<kOut>::save(int r) const {
+#pragma unroll 1
+    for (int i = 0; i < o.step.segments()[index].saves; ++i) {
+        const Save want = o.step.saves()[o.step.segments()[index].first_save + i];
+        if (want.row != g.first_row + r) continue;
+        store_cells(want.state);
+        if (!kAlone) continue;
+        write_ring(want.state, r + 1, 0);
+        if (kOut) write_header(want.state, r + 1, 0);
+    }
+}
+
+// The segment's rows, of which the first has been read; `phase` counts the exchanges of this cluster.
+template <bool kAlone, bool kOut>
+__device__ __forceinline__ void delta_segment(DeltaThread<kOut>& me, DeltaInput next, int& phase) {
+    const Segment& g = me.g;
+    const int logged = g.rows - me.folded;
+    const bool saves = g.saves > 0;
+    int first = 0;
+    do {  // also once without rows: the exchange says that every block has read
+        const int count = min(g.rows - first, kDeltaBatch);
+        if (kOut && me.lane == 0) barrier_expect(&me.s.arrived[phase % 2], 4 * kDeltaBlocks * max(count, 1));
+#pragma unroll 1
+        for (int r = first; r < first + count; ++r) {
+            const DeltaInput in = next;
+            if (r + 1 < g.rows) next = me.input(r + 1);
+            if (r == me.folded) me.store_cells(g.state_out);
+            me.run_row(in, r, phase);
+            if (saves) me.template save<kAlone>(r);
+        }
+        first += count;
+        if (!count) {
+            delta_sync();
+            if (kOut && me.lane < kDeltaBlocks)
+                store_remote(&me.s.squares[phase % 2][0][me.rank], 0, &me.s.arrived[phase % 2], me.lane);
+        }
+        if (first == g.rows && g.state_out >= 0) {
+            if (!logged) me.store_cells(g.state_out);
+            if (kAlone) me.write_ring(g.state_out, me.folded, logged);
+        }
+        if (kOut) me.finish(first - count, count, phase);
+        ++phase;
+    } while (first < g.rows);
+    if (kAlone && g.state_out >= 0 && kOut) me.write_header(g.state_out, me.folded, logged);
+}
+
+template <bool kAlone, bool kOut>
+__device__ __forceinline__ void delta_run(const DeltaCall& p, DeltaShared& s) {
+    const GatedDelta& o = p.op;
+    DeltaThread<kOut> me(p, s);
+    const StepHeader& h = o.step.header();
+    const int output = me.head * kDeltaWidth + me.rank * kDeltaColumns + me.lane;
+    bool waited = false;
+    int phase = 0;
+    int& index = me.index;
+    for (index = blockIdx.y; index < h.segments || !waited; index += gridDim.y) {
+        int early = 0;
+        bool cursor = false;
+        if (index < h.segments) {
+            me.g = o.step.segments()[index];
+            early = delta_accepted_early(me.g);
+            me.load_cells();
+            me.load_columns(max(early, 0));
+            me.folded = delta_folded(o, me.g);
+            cursor = me.g.rows > 0 && o.step.rows()[me.g.first_row].flags & kRowFromCursor;
+            me.fold(early);
+        }
+        if (!waited) {
+            wait_for_predecessor();
+            cluster_wait();
+            waited = true;
+        } else {
+            delta_sync();  // the last segment's shared memory is no longer read
+        }
+        if (index >= h.segments) break;
+        const DeltaInput next = me.g.rows > 0 ? me.input(0) : DeltaInput{};
+        if (cursor && o.slots.slot(me.g.slot).cursor.stopped != 0) {
+            if (kOut)
+                for (int r = 0; r < me.g.rows; ++r) o.y.row(me.g.first_row + r)[output] = 0;
+            continue;
+        }
+        if (early < 0) {
+            const int accepted = delta_accepted(o, me.g);
+            if (accepted > 0) me.load_columns(accepted);
+            me.fold(accepted);
+        }
+        delta_segment<kAlone>(me, next, phase);
+    }
+    if (kOut)
+        for (int t = h.rows + blockIdx.y; t < o.y.rows(); t += gridDim.y) o.y.row(t)[output] = 0;
+}
+
+// kAlone: ring and headers too. REQUIRES: at most kMaxVerifyRows rows then.
+template <bool kAlone>
+__global__ void __cluster_dims__(kDeltaBlocks, 1, 1) __launch_bounds__(kDeltaThreads, kAlone ? 2 : 3)
+    delta_step(const __grid_constant__ DeltaCall p) {
+    __shared__ DeltaShared s;
+    let_successor_start();
+    if (threadIdx.x == 0) {
+        barrier_init(&s.arrived[0], 1);
+        barrier_init(&s.arrived[1], 1);
+        barrier_init_fence();
+    }
+    __syncthreads();
+    cluster_arrive();
+    if (threadIdx.x / 32 < kDeltaWarps)
+        delta_run<kAlone, false>(p, s);
+    else
+        delta_run<kAlone, true>(p, s);
+}
+
+// Ring and headers of a state after `folded` rows of the segment, with `logged` more behind them.
+__device__ inline void delta_write_ring(const DeltaCall& p, const Segment& g, int slot, int folded,
+                                        int logged) {
+    const GatedDelta& o = p.op;
+    const DeltaState out(p, slot);
+    const int start = g.state_in < 0 ? 0 : DeltaState(p, g.state_in).header->position + delta_accepted(o, g);
+    for (int r = folded - 3; r < folded + logged; ++r) {
+        const int64_t column = int64_t(delta_column(start, r)) * o.state.channels;
+        if (r < 0 && slot == g.state_in) continue;
+        const float* x = r >= 0           ? o.qkv.row(g.first_row + r)
+                         : g.state_in < 0 ? nullptr
+                                          : DeltaState(p, g.state_in).ring + column;
+        for (int c = threadIdx.x; c < o.state.channels; c += blockDim.x)
+            out.ring[column + c] = x ? __ldcg(x + c) : 0.0f;
+    }
+    __syncthreads();  // everybody has read state_in's header, which may be this one
+    if (int(threadIdx.x) < o.state.value_heads)
+        out.header[threadIdx.x] = {delta_column(start, folded), logged, {0, 0}};
+}
+
+// Behind delta_step<false>. Saves first: they may need columns of state_in that state_out overwrites.
+__global__ void __launch_bounds__(256) delta_ring(const __grid_constant__ DeltaCall p) {
+    wait_for_predecessor();
+    const GatedDelta& o = p.op;
+    for (int index = blockIdx.x; index < o.step.header().segments; index += gridDim.x) {
+        const Segment& g = o.step.segments()[index];
+        if (!delta_present(o, g)) continue;
+        for (int i = g.first_save; i < g.first_save + g.saves; ++i) {
+            const Save save = o.step.saves()[i];
+            delta_write_ring(p, g, save.state, save.row - g.first_row + 1, 0);
+            __syncthreads();
+        }
+        const int folded = delta_folded(o, g);
+        if (g.state_out >= 0) delta_write_ring(p, g, g.state_out, folded, g.rows - folded);
+    }
+}
+
+}  // namespace sparkinfer::cuda
