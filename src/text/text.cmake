@@ -1,6 +1,6 @@
 # The Rust crate rust/text, built by cargo into <build>/rust so that nothing is written in the tree, and the C++
 # library si_text over it. Cargo decides by itself what is stale; the static library changes only when it was.
-find_program(CARGO cargo REQUIRED)
+find_program(CARGO cargo HINTS $ENV{HOME}/.cargo/bin REQUIRED)
 set(text_lib ${CMAKE_BINARY_DIR}/rust/release/libsparkinfer_text.a)
 file(GLOB text_rust_sources CONFIGURE_DEPENDS rust/text/src/*.rs)
 add_custom_command(

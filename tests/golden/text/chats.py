@@ -101,6 +101,28 @@ def grid():
         yield f"{chat} / {tools} / {kwargs} / {'prompt' if prompt else 'no prompt'}", request
 
 
+FRAGMENTS = ["<|im_start|>", "<|im_end|>", "<|im_", "start|>", "end|>", "im_end", "<", "|", ">", "<|", "|>", "]~b]", "]~", "b]",
+             "[e~[", "[", "]", "~", "<think>", "</think>", "think>", "<tool_response>", "</tool_response>", "<tool_call>", "</",
+             "]<]minimax[>[", "\n", "\n\n", "system\n", "user", " ", "abc", "é", "<a href='x'>"]
+
+
+def random_chat(r):
+    """A chat of fragments of tags; `r` is a nasty_strings.Random."""
+    text = lambda: "".join(r.choice(FRAGMENTS) for _ in range(r.below(10)))
+    messages = [{"role": "system", "content": text()}] if r.below(2) else []
+    for _ in range(1 + r.below(3)):
+        messages.append(user(text() if r.below(4) else [{"type": "text", "text": text()} for _ in range(2)]))
+        answer = {"role": "assistant", "content": text()}
+        if r.below(3) == 0:
+            answer["reasoning_content"] = text()
+        if r.below(3) == 0:
+            answer["tool_calls"] = [call(r.choice(["f", text()]), {r.choice(["k", text()]): text()})]
+        messages.append(answer)
+        if "tool_calls" in answer:
+            messages.append({"role": "tool", "tool_call_id": "call_0", "content": text()})
+    return {"render": messages + [user("end")], "add_generation_prompt": r.below(2) == 0, "kwargs": {}, "now": NOW}
+
+
 def open_arguments(messages):
     """Arguments given as a string of JSON become the object, as servers do before they render."""
     messages = json.loads(json.dumps(messages))

@@ -4,10 +4,12 @@ Risk: a prompt that differs by one blank from what the model was trained on; mes
 """
 
 import json
+import os
 
 import chats
 import pytest
 from fetch import byte_alphabet
+from nasty_strings import Random
 
 CONTROL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "]~!b[", "]~b]", "[e~[", "<|eot_id|>", "<s>", "</s>"]
 SHOWN = ["<think>", "</think>", "<tool_call>", "</tool_call>", "]<]minimax[>["]
@@ -133,3 +135,28 @@ def test_messages_make_no_control_tokens(name, cache, probe, tmp_path):
         assert control[0] == control[1], request
         seen += len(control[0])
     assert seen > 100
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_random_chats(name, cache, probe, tmp_path):
+    """Fresh chats of tag fragments: Jinja2's text, nothing refused that it renders, and turns that open and close by
+    the template alone."""
+    seed = int.from_bytes(os.urandom(6), "little")
+    print(f"seed {seed}")
+    r = Random(seed)
+    source = (cache / "templates" / f"{name}.jinja").read_text(encoding="utf-8")
+    template = chats.environment().from_string(source)
+    requests = [chats.random_chat(r) for _ in range(600)]
+    opened, closed = (CONTROL.index(t) for t in (("]~b]", "[e~[") if name == "MiniMax-M3" else ("<|im_start|>", "<|im_end|>")))
+    rendered = 0
+    for request, answer in zip(requests, probe(write_model(tmp_path / "model", source)).ask(requests)):
+        expected = chats.render_with_jinja2(template, request, SPECIALS)
+        if expected is None:
+            continue
+        assert answer.get("text") == expected, (request, answer.get("error"))
+        turns = [i - 256 for i in answer["ids"] if 256 <= i < 300]
+        if name == "MiniMax-M3":    # begins with a token of its own
+            assert turns.pop(0) == CONTROL.index("]~!b["), request
+        assert all(t == (closed if k % 2 else opened) for k, t in enumerate(turns)), request
+        rendered += 1
+    assert rendered > 300
