@@ -50,8 +50,9 @@ std::vector<TypeCount> quant_census(const std::vector<StoredTensor>& tensors) {
         found->elements += elements;
         found->bytes += int64_t(tensor.bytes);
     }
-    std::stable_sort(census.begin(), census.end(),
-                     [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+    std::sort(census.begin(), census.end(), [](const TypeCount& a, const TypeCount& b) {
+        return std::pair(-a.bytes, a.type) < std::pair(-b.bytes, b.type);
+    });
     return census;
 }
 
