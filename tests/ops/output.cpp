@@ -101,6 +101,34 @@ TEST(OutputOp, LogitsAndHidden) {
     }
 }
 
+// Risk: rows of a stopped slot answer with what lay there before.
+TEST(OutputOp, AbsentRowsAreZero) {
+    Random random("output absent");
+    Model model(random, 4);
+    model.step.rows[1].flags |= kRowFromCursor;
+    for (Machine* m : machines()) {
+        m->reset();
+        const SlotsView slots = m->slots(1, 1);
+        Slot slot{};
+        slot.cursor.stopped = kStopHost;
+        m->set_slot(slots, 0, slot);
+        for (OutputKind kind : {OutputKind::logits, OutputKind::hidden}) {
+            const Output op = make_output(*m, model, slots, kind);
+            m->run(op, model.step);
+            const Floats got = m->read(op.rows);
+            for (int64_t i = 0; i < op.rows.cols(); ++i) ASSERT_EQ(got[size_t(i)], 0.0f);
+            EXPECT_NE(got[size_t(op.rows.cols())], 0.0f) << "the other row is present";
+        }
+        const Output op = make_output(*m, model, slots, OutputKind::logprobs);
+        m->run(op, model.step);
+        const auto list = results<TokenLogprob>(*m, op, model);
+        EXPECT_EQ(list[0].target, -1);
+        EXPECT_EQ(list[0].logprob, 0.0f);
+        EXPECT_EQ(list[0].tops, 0);
+        EXPECT_EQ(list[1].tops, 5);
+    }
+}
+
 // Risk: log-probabilities of the wrong target, alternatives out of order, a sum in too few bits.
 TEST(OutputOp, Logprobs) {
     Random random("output logprobs");
