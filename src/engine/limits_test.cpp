@@ -211,5 +211,44 @@ TEST(Sampling, RepeatWindow) {
     EXPECT_NE(with(-1), with(2));
 }
 
+// Risk: presence counts the prompt, or loses count where a sequence was taken up again.
+TEST(Sampling, PresenceCountsGeneratedTokensOnly) {
+    TestEngine e = make_engine({.options = {.context = 512, .slots = 2, .kv_tokens = 2048}});
+    const TokenId a = TokenId(11), b = TokenId(12);
+    Request r;
+    r.prompt.assign(70, a);
+    r.max_tokens = 4;
+    r.sampling = {.temperature = 0, .presence_penalty = 2};
+    r.sampling.logit_bias = {{a, 1001.0f}, {b, 1000.0f}};
+    Answers answers;
+    const RequestId id = e->submit(r).value();
+    step_once(*e.engine, answers);
+    ASSERT_EQ(answers[id].said.size(), 1u);
+    const RequestId twin = e->fork(id).value();
+    run_all(*e.engine, answers);
+    // Logits differ by a few units, the biases by one, the penalty by two: a first, b once a counts, then a
+    // again.
+    const std::vector<TokenId> got = answers[id].tokens();
+    EXPECT_EQ(got[0], a);
+    EXPECT_EQ(answers[twin].tokens(), std::vector<TokenId>(got.begin() + 1, got.end()));
+    const SlotsView& slots = e->runner().slots();
+    for (int slot : {0, 1}) EXPECT_EQ(slots.slot(slot).cursor.prompt, 70) << slot;
+}
+
+// Risk: the device does not know the limit of a sequence that was taken up again, and queued rows overrun it.
+TEST(Limits, TheDeviceKnowsTheLimit) {
+    TestEngine e = make_engine({.options = {.context = 512, .slots = 2, .kv_tokens = 2048}});
+    Answers answers;
+    const RequestId id = e->submit(random_request(30, 12, 5)).value();
+    for (int i = 0; i < 5; ++i) step_once(*e.engine, answers);
+    e->fork(id).value();
+    run_all(*e.engine, answers);
+    const SlotsView& slots = e->runner().slots();
+    for (int slot : {0, 1}) {
+        EXPECT_EQ(slots.slot(slot).cursor.stopped, kStopLimit) << slot;
+        EXPECT_EQ(slots.slot(slot).cursor.generated, 12) << slot;
+    }
+}
+
 }  // namespace
 }  // namespace sparkinfer

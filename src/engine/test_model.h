@@ -153,6 +153,21 @@ class TinyModel final : public Model {
     Weight qkv_, z_, beta_, alpha_, conv_, decay_, dt_bias_, delta_norm_, delta_out_;
 };
 
+// A device may work on all segments of a step at once: nobody may write what another one reads or writes.
+inline void check_states_apart(const StepView& step) {
+    std::multiset<int32_t> touched, written;
+    for (int i = 0; i < step.header().segments; ++i) {
+        const Segment& s = step.segments()[i];
+        if (s.state_in >= 0 && s.state_in != s.state_out) touched.insert(s.state_in);
+        if (s.state_out >= 0) written.insert(s.state_out);
+    }
+    for (int i = 0; i < step.header().saves; ++i) written.insert(step.saves()[i].state);
+    for (int32_t state : written) {
+        EXPECT_EQ(written.count(state), 1u) << "state " << state << " is written twice in a step";
+        EXPECT_EQ(touched.count(state), 0u) << "state " << state << " is read and written in a step";
+    }
+}
+
 // Runs nothing until somebody waits: what an asynchronous device may do at worst. Poisons every step image
 // after use.
 class LazyBackend final : public Backend {
@@ -170,6 +185,7 @@ class LazyBackend final : public Backend {
     }
     Result<Compiled> compile(const Tape& tape) override { return inner_->compile(tape); }
     Result<Ticket> execute(const Compiled& compiled, std::span<const std::byte> step) override {
+        check_states_apart(StepView{step.data()});
         return later([this, compiled, step] { return inner_->execute(compiled, step); });
     }
     Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket) override {
