@@ -1,14 +1,14 @@
 // attention_plain.cuh — attention over the paged KV, one block per (row, head), any length.
 // Computes   ops.h: Attention
 // Shapes     q [T, H, d∈{32,64,96,128,256}]   pages [n, 2, G, 64, d] F32 or BF16   y [T, H, d]
-// Mapping    append: a warp per (row, head of q, k or v); plain: 4 warps take every fourth key, lane owns d/32 columns,
-//            online softmax each, merged ascending.
+// Mapping    append: a warp per (row, head of q, k or v); plain: 4 warps take every fourth key, lane owns
+// d/32
+//            columns, online softmax each, merged ascending.
 // Memory     reads K and V once per query head: H/G times too often. Floor: 2·len·G·d·bytes.
 // Limits     none on length. sm_80+.
 // Tested     tests/ops/attention.cpp against cpu/.
 #pragma once
-#include <cuda_bf16.h>
-
+#include "cuda/attention_heads.cuh"
 #include "cuda/launch.h"
 #include "cuda/lib/math.cuh"
 #include "cuda/lib/pdl.cuh"
@@ -20,20 +20,6 @@ struct AttentionCall {
     Attention op;
     float* q;  // [T, H, d]
 };
-
-// Where the key (part 0) or value (part 1) of `index` lies for kv head g.
-template <class Stored>
-__device__ __forceinline__ Stored* kv_at(const KvLayer& kv, const int32_t* pages, int index, int part, int g) {
-    std::byte* page = kv.pages + pages[index / kPageTokens] * kv.page_bytes;
-    return reinterpret_cast<Stored*>(page) +
-           ((int64_t(part) * kv.heads + g) * kPageTokens + index % kPageTokens) * kv.width;
-}
-
-__device__ __forceinline__ int rope_axis(const Rope& rope, int pair) {
-    if (pair % 3 == 1 && pair < 3 * rope.sections[1]) return 1;
-    if (pair % 3 == 2 && pair < 3 * rope.sections[2]) return 2;
-    return 0;
-}
 
 template <int kWidth, class Stored>
 __global__ void __launch_bounds__(32) attention_append(const AttentionCall p) {
@@ -48,26 +34,17 @@ __global__ void __launch_bounds__(32) attention_append(const AttentionCall p) {
     h -= kind == 0 ? 0 : kind == 1 ? heads : heads + groups;
     const float* x = kind == 0 ? o.q.row(r) + int64_t(h) * kWidth * (o.gated ? 2 : 1)
                                : (kind == 1 ? o.k.row(r) : o.v.row(r)) + int64_t(h) * kWidth;
-    const float* norm = static_cast<const float*>(kind == 0 ? o.q_norm.data : kind == 1 ? o.k_norm.data : nullptr);
-    float sum = 0;
-    for (int i = lane; i < kWidth; i += 32) sum += x[i] * x[i];
-    const float scale = norm ? rsqrtf(warp_sum(sum) / kWidth + o.eps) : 1.0f;
-    for (int i = lane; i < kWidth; i += 32) head[i] = norm ? x[i] * scale * norm[i] : x[i];
-    __syncwarp();
+    const float* norm = static_cast<const float*>(kind == 0   ? o.q_norm.data
+                                                  : kind == 1 ? o.k_norm.data
+                                                              : nullptr);
+    float values[kWidth / 32], gain[kWidth / 32] = {};
+    load_head<kWidth>(values, x, lane);
+    if (norm) load_head<kWidth>(gain, norm, lane);
     if (kind != 2) {
-        const float* frequency = static_cast<const float*>(o.rope.frequency.data);
-        for (int i = lane; i < o.rope.dims / 2; i += 32) {
-            const float angle = float(row.position[rope_axis(o.rope, i)]) * frequency[i];
-            float s, c;
-            sincosf(angle, &s, &c);
-            s *= o.rope.magnitude;
-            c *= o.rope.magnitude;
-            const bool halves = o.rope.pairs == RopePairs::halves;
-            const int a = halves ? i : 2 * i, b = halves ? i + o.rope.dims / 2 : 2 * i + 1;
-            const float u = head[a], v = head[b];
-            head[a] = u * c - v * s;
-            head[b] = u * s + v * c;
-        }
+        prepare_head<kWidth>(values, norm != nullptr, gain, o.eps, o.rope,
+                             turn_at<kWidth>(o.rope, row.position, lane), head, lane);
+    } else {
+        for (int j = 0; j < kWidth / 32; ++j) head[j * 32 + lane] = values[j];
         __syncwarp();
     }
     if (kind == 0) {

@@ -178,6 +178,7 @@ Result<Compiled> CudaBackend::compile(const Tape& tape) {
         if (!programs_.empty() || scratch_) allocations_.push_back(scratch_);
         TRY(scratch_, device_bytes(dry.scratch_bytes()));
         allocations_.pop_back();
+        CUDA_TRY(cudaMemsetAsync(scratch_, 0, kArrivals * 4, stream_));
         scratch_bytes_ = dry.scratch_bytes();
     }
     Lowering real(device_, scratch_);

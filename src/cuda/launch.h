@@ -21,6 +21,8 @@ struct Launch {
     const char* variant = "";           // what explain prints
 };
 
+constexpr int32_t kArrivals = 4096;  // counters at the head of the arena, zero before and after every kernel
+
 // Collects the launches of one tape. Scratch lives until the next instruction; `arena` is null in the first pass, which
 // only learns how much is needed.
 class Lowering {
@@ -45,9 +47,10 @@ class Lowering {
         if (used_ > peak_) peak_ = used_;
         return reinterpret_cast<T*>(p);
     }
+    int32_t* arrivals() const { return reinterpret_cast<int32_t*>(arena_); }
     void begin(int32_t pc) {
         pc_ = pc;
-        used_ = 0;
+        used_ = kArrivals * 4;
     }
     int64_t scratch_bytes() const { return peak_; }
     std::vector<Launch>& launches() { return launches_; }
@@ -55,7 +58,7 @@ class Lowering {
   private:
     const DeviceInfo& device_;
     std::byte* arena_;
-    int64_t used_ = 0, peak_ = 0;
+    int64_t used_ = kArrivals * 4, peak_ = used_;  // bytes
     int32_t pc_ = 0;
     std::vector<Launch> launches_;
 };
