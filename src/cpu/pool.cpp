@@ -43,43 +43,53 @@ void Pool::stop() {
     {
         std::lock_guard lock(mutex_);
         quit_ = true;
-        generation_.fetch_add(1, std::memory_order_release);
     }
     start_.notify_all();
     for (std::thread& t : workers_) t.join();
 }
 
 void Pool::run(const Job& job) {
+    job_ = job;
+    unfinished_.store(job.parts, std::memory_order_relaxed);
     {
-        std::lock_guard lock(mutex_);
-        job_ = job;
-        pending_.store(int(workers_.size()), std::memory_order_relaxed);
-        generation_.fetch_add(1, std::memory_order_release);
+        std::lock_guard lock(mutex_);  // orders this with a worker between its test and its sleep
+        open_.store(job.parts, std::memory_order_release);
     }
     start_.notify_all();
-    job.part(0);
-    const auto finished = [this] { return pending_.load(std::memory_order_acquire) == 0; };
+    while (take_part(0)) {
+    }
+    const auto finished = [this] { return unfinished_.load(std::memory_order_acquire) == 0; };
     if (spin_until(finished)) return;
     std::unique_lock lock(mutex_);
     finish_.wait(lock, finished);
 }
 
+bool Pool::take_part(int worker) {
+    int part = open_.load(std::memory_order_relaxed);
+    do
+        if (part == 0) return false;
+    while (
+        !open_.compare_exchange_weak(part, part - 1, std::memory_order_acquire, std::memory_order_relaxed));
+    --part;
+    job_.call(job_.body, job_.n * part / job_.parts, job_.n * (part + 1) / job_.parts, worker);
+    if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1 && worker != 0) {
+        {
+            std::lock_guard lock(mutex_);
+        }  // orders this with a caller between its test and its sleep
+        finish_.notify_one();
+    }
+    return true;
+}
+
 void Pool::work(int worker) {
-    for (uint64_t seen = 0;; ++seen) {
-        const auto started = [&] { return generation_.load(std::memory_order_acquire) != seen; };
-        if (!spin_until(started)) {
+    const auto called = [this] { return open_.load(std::memory_order_relaxed) > 0 || quit_; };
+    while (true) {
+        if (!spin_until(called)) {
             std::unique_lock lock(mutex_);
-            start_.wait(lock, started);
+            start_.wait(lock, called);
         }
-        // Every worker reports on every job, so `job_` and `quit_` rest until all of them have.
         if (quit_) return;
-        if (worker < job_.parts) job_.part(worker);
-        if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-            // The empty section orders this with a caller between its test and its sleep.
-            {
-                std::lock_guard lock(mutex_);
-            }
-            finish_.notify_one();
+        while (take_part(worker)) {
         }
     }
 }

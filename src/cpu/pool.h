@@ -4,6 +4,7 @@
 // thread runs an iteration never changes its result, so the cut is a matter of speed only. Threads wait by a
 // short spin, then sleep.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -30,32 +31,35 @@ class Pool {
     void parallel(int64_t n, int64_t grain, Body&& body) {
         if (n <= 0) return;
         const int64_t most = (n + grain - 1) / grain;
-        const int parts = int(most < threads() ? most : threads());
-        if (parts <= 1) return body(int64_t(0), n, 0);
+        const int parts = int(std::min<int64_t>(most, kPartsPerThread * int64_t(threads())));
+        if (parts <= 1 || workers_.empty()) return body(int64_t(0), n, 0);
         run(Job{n, parts, &body, [](void* b, int64_t begin, int64_t end, int worker) {
                     (*static_cast<std::remove_reference_t<Body>*>(b))(begin, end, worker);
                 }});
     }
 
   private:
+    static constexpr int64_t kPartsPerThread = 4;
     struct Job {
         int64_t n;
         int parts;
         void* body;
         void (*call)(void*, int64_t, int64_t, int);
-        void part(int worker) const { call(body, n * worker / parts, n * (worker + 1) / parts, worker); }
     };
     void run(const Job& job);
+    bool take_part(int worker);
     void work(int worker);
     void stop();
 
     std::vector<std::thread> workers_;
     std::mutex mutex_;
     std::condition_variable start_, finish_;
-    std::atomic<uint64_t> generation_{0};  // one more with each job
-    std::atomic<int> pending_{0};          // workers that have not finished the current job
+    // Parts that nobody has taken. Whoever lowers it owns a part of job_, and job_ rests until that part is
+    // done.
+    std::atomic<int> open_{0};
+    std::atomic<int> unfinished_{0};  // parts that are not done
+    std::atomic<bool> quit_{false};
     Job job_{};
-    bool quit_ = false;
 };
 
 }  // namespace sparkinfer
