@@ -1,18 +1,17 @@
 #include "cuda/backend.h"
 
 #include <algorithm>
-#include <map>
+#include <memory>
 
 #include "cuda/device.h"
 #include "cuda/launch.h"
+#include "cuda/placement.h"
 
 namespace sparkinfer {
 namespace cuda {
 namespace {
 
 constexpr int32_t kCapturedRows = 64;          // tapes up to here become graphs
-constexpr int64_t kStageBytes = 64ll << 20;    // pinned staging of weights
-constexpr int64_t kPoolBytes = 16ll << 20;     // small weights share allocations of this size
 constexpr int kStepBuffers = 4;
 
 struct Program {
@@ -20,6 +19,7 @@ struct Program {
     cudaGraphExec_t graph = nullptr;
     std::byte* step = nullptr;  // device address of the step image
     int32_t rows = 0;
+    std::vector<std::vector<float>> us;  // measured, by launch
 };
 
 struct PinnedStep {
@@ -40,9 +40,10 @@ class CudaBackend final : public Backend {
     Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) override;
     Result<bool> done(Ticket ticket, bool wait) override;
 
+    std::vector<CudaMeasurement> measurements() const;
+
   private:
-    Result<std::byte*> device_bytes(int64_t bytes);
-    Result<const void*> upload(const void* view, int64_t bytes, ByteSource& source);
+    Result<void> measure(Program& p);
     Result<void> capture(Program& p);
     Result<void> launch_all(const Program& p, bool programmatic);
     Result<Ticket> mark();
@@ -51,11 +52,7 @@ class CudaBackend final : public Backend {
     DeviceInfo device_;
     BackendInfo info_;
     cudaStream_t stream_ = nullptr;
-    std::vector<void*> allocations_;
-    std::byte* pool_ = nullptr;
-    int64_t pool_left_ = 0;
-    std::map<std::pair<uint64_t, const void*>, const void*> placed_;  // by source and view
-    std::byte* stage_ = nullptr;
+    std::unique_ptr<Placement> weights_;  // and all other device memory
     std::byte* scratch_ = nullptr;
     int64_t scratch_bytes_ = 0;
     std::vector<Program> programs_;
@@ -71,9 +68,9 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const CudaOptions& options) {
     b->options_ = options;
     TRY(b->device_, open_device(options.device));
     CUDA_TRY(cudaStreamCreateWithFlags(&b->stream_, cudaStreamNonBlocking));
-    CUDA_TRY(cudaMallocHost(&b->stage_, kStageBytes));
+    b->weights_ = std::make_unique<Placement>(b->stream_);
     for (PinnedStep& s : b->steps_) CUDA_TRY(cudaEventCreateWithFlags(&s.free, cudaEventDisableTiming));
-    b->info_ = {"cuda", b->device_.name, b->device_.free, DType::bf16};
+    b->info_ = {"cuda", b->device_.name, b->device_.free, options.kv_type};
     return std::unique_ptr<Backend>(std::move(b));
 }
 
@@ -87,97 +84,36 @@ CudaBackend::~CudaBackend() {
         if (s.free) cudaEventDestroy(s.free);
         if (s.data) cudaFreeHost(s.data);
     }
-    for (void* p : allocations_) cudaFree(p);
-    if (scratch_) cudaFree(scratch_);
-    if (stage_) cudaFreeHost(stage_);
+    weights_.reset();
     if (stream_) cudaStreamDestroy(stream_);
 }
 
-Result<std::byte*> CudaBackend::device_bytes(int64_t bytes) {
-    void* p = nullptr;
-    const cudaError_t status = cudaMalloc(&p, size_t(std::max<int64_t>(bytes, 1)));
-    if (status != cudaSuccess) {
-        size_t free = 0, total = 0;
-        cudaMemGetInfo(&free, &total);
-        cudaGetLastError();
-        return out_of_resources("{} has {} MiB free of {} MiB, {} MiB more were asked for", device_.name, free >> 20, total >> 20,
-                                bytes >> 20);
-    }
-    allocations_.push_back(p);
-    return static_cast<std::byte*>(p);
-}
-
 Result<Memory> CudaBackend::allocate(int64_t bytes, MemoryKind) {
-    TRY(std::byte * p, device_bytes(bytes));
+    TRY(std::byte * p, weights_->device_bytes(bytes));
     CUDA_TRY(cudaMemsetAsync(p, 0, size_t(bytes), stream_));
     CUDA_TRY(cudaStreamSynchronize(stream_));
     return Memory{p, bytes, false};
 }
 
-Result<const void*> CudaBackend::upload(const void* view, int64_t bytes, ByteSource& source) {
-    if (auto it = placed_.find({source.id, view}); it != placed_.end()) return it->second;
-    std::byte* to = nullptr;
-    const int64_t room = (bytes + 255) / 256 * 256;
-    if (room > kPoolBytes / 4) {
-        TRY(to, device_bytes(bytes));
-    } else {
-        if (room > pool_left_) {
-            TRY(pool_, device_bytes(kPoolBytes));
-            pool_left_ = kPoolBytes;
-        }
-        to = pool_;
-        pool_ += room;
-        pool_left_ -= room;
-    }
-    for (int64_t at = 0; at < bytes; at += kStageBytes) {
-        const int64_t n = std::min(kStageBytes, bytes - at);
-        CUDA_TRY(cudaStreamSynchronize(stream_));  // the stage is free
-        TRY_VOID(source.read(static_cast<const std::byte*>(view) + at, {stage_, size_t(n)}));
-        CUDA_TRY(cudaMemcpyAsync(to + at, stage_, size_t(n), cudaMemcpyHostToDevice, stream_));
-    }
-    CUDA_TRY(cudaStreamSynchronize(stream_));
-    placed_[{source.id, view}] = to;
-    return static_cast<const void*>(to);
-}
-
-static int64_t code_bytes(const Weight& w) {
-    const int64_t rows = int64_t(w.experts - 1) * (w.expert_rows ? w.expert_rows : w.out) + w.out;
-    return rows * row_bytes(w);
-}
-
 Result<std::vector<Weight>> CudaBackend::place(const WeightGroup& group, ByteSource& source) {
-    std::vector<Weight> placed = group.weights;
-    for (Weight& w : placed) {
-        if (!w.data) continue;
-        const int64_t codes = code_bytes(w), scales = weight_bytes(w) - int64_t(w.experts) * w.out * row_bytes(w);
-        TRY(w.data, upload(w.data, codes, source));
-        if (w.scales) {
-            TRY(w.scales, upload(w.scales, scales, source));
-        }
-        if (w.scale) {
-            TRY(const void* factor, upload(w.scale, int64_t(w.scale_count) * 4, source));
-            w.scale = static_cast<const float*>(factor);
-        }
-    }
-    return placed;
+    return weights_->place(group, source);
 }
 
 static void lower_tape(Lowering& l, const Tape& tape) {
-    int32_t pc = 0;
-    for (const Instr& i : tape.instrs()) {
-        l.begin(pc++);
-        visit(i, [&](const auto& op) { lower(l, op); });
+    const std::vector<Instr>& instrs = tape.instrs();
+    for (size_t pc = 0; pc < instrs.size(); ++pc) {
+        l.begin(int32_t(pc), op_name(instrs[pc].code), pc + 1 < instrs.size() ? &instrs[pc + 1] : nullptr);
+        visit(instrs[pc], [&](const auto& op) { lower(l, op); });
     }
 }
 
 Result<Compiled> CudaBackend::compile(const Tape& tape) {
     Lowering dry(device_, nullptr);
     lower_tape(dry, tape);
+    weights_->close();
     if (dry.scratch_bytes() > scratch_bytes_) {
-        // Tapes compiled earlier hold the old address: the engine compiles its largest tape first, so this is rare.
-        if (!programs_.empty() || scratch_) allocations_.push_back(scratch_);
-        TRY(scratch_, device_bytes(dry.scratch_bytes()));
-        allocations_.pop_back();
+        // Tapes compiled earlier keep the smaller one: the largest tape is compiled first, so there are few.
+        TRY(scratch_, weights_->device_bytes(dry.scratch_bytes()));
         CUDA_TRY(cudaMemsetAsync(scratch_, 0, kArrivals * 4, stream_));
         scratch_bytes_ = dry.scratch_bytes();
     }
@@ -188,9 +124,12 @@ Result<Compiled> CudaBackend::compile(const Tape& tape) {
     p.step = const_cast<std::byte*>(tape.step().base);
     for (const Instr& i : tape.instrs())
         if (i.code == OpCode::embed) p.rows = i.embed.y.rows();
-    for (const Launch& l : p.launches)
-        if (l.shared > 48 * 1024)
-            CUDA_TRY(cudaFuncSetAttribute(l.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(l.shared)));
+    for (const Launch& l : p.launches) {
+        if (l.shared <= 48 * 1024) continue;
+        // One kernel may be launched with several sizes, so each may have all there is.
+        CUDA_TRY(cudaFuncSetAttribute(l.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device_.shared_block));
+        CUDA_TRY(cudaFuncSetAttribute(l.kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
+    }
     if (options_.executor == CudaExecutor::graph && p.rows <= kCapturedRows) TRY_VOID(capture(p));
     programs_.push_back(std::move(p));
     return Compiled{int32_t(programs_.size() - 1)};
@@ -213,6 +152,56 @@ Result<void> CudaBackend::launch_all(const Program& p, bool programmatic) {
         if (status != cudaSuccess) return device_error(status, l.variant);
     }
     return {};
+}
+
+// A graph with an event before and after it; else launches with one before and after each kernel.
+Result<void> CudaBackend::measure(Program& p) {
+    if (p.graph) {
+        cudaEvent_t from, to;
+        CUDA_TRY(cudaEventCreate(&from));
+        CUDA_TRY(cudaEventCreate(&to));
+        CUDA_TRY(cudaEventRecord(from, stream_));
+        CUDA_TRY(cudaGraphLaunch(p.graph, stream_));
+        CUDA_TRY(cudaEventRecord(to, stream_));
+        CUDA_TRY(cudaEventSynchronize(to));
+        float ms = 0;
+        CUDA_TRY(cudaEventElapsedTime(&ms, from, to));
+        p.us.resize(1);
+        p.us[0].push_back(ms * 1e3f);
+        cudaEventDestroy(from);
+        cudaEventDestroy(to);
+        return {};
+    }
+    std::vector<cudaEvent_t> events(p.launches.size() + 1);
+    for (cudaEvent_t& e : events) CUDA_TRY(cudaEventCreate(&e));
+    Program one;
+    CUDA_TRY(cudaEventRecord(events[0], stream_));
+    for (size_t i = 0; i < p.launches.size(); ++i) {
+        one.launches = {p.launches[i]};
+        TRY_VOID(launch_all(one, false));
+        CUDA_TRY(cudaEventRecord(events[i + 1], stream_));
+    }
+    CUDA_TRY(cudaEventSynchronize(events.back()));
+    p.us.resize(p.launches.size());
+    for (size_t i = 0; i < p.launches.size(); ++i) {
+        float ms = 0;
+        CUDA_TRY(cudaEventElapsedTime(&ms, events[i], events[i + 1]));
+        p.us[i].push_back(ms * 1e3f);
+    }
+    for (cudaEvent_t e : events) cudaEventDestroy(e);
+    return {};
+}
+
+std::vector<CudaMeasurement> CudaBackend::measurements() const {
+    std::vector<CudaMeasurement> all;
+    for (const Program& p : programs_)
+        for (size_t i = 0; i < p.us.size(); ++i) {
+            std::vector<float> us = p.us[i];
+            std::nth_element(us.begin(), us.begin() + us.size() / 2, us.end());
+            if (p.graph) all.push_back({p.rows, -1, "tape", "graph", us[us.size() / 2], int32_t(us.size())});
+            else all.push_back({p.rows, p.launches[i].pc, p.launches[i].op, p.launches[i].variant, us[us.size() / 2], int32_t(us.size())});
+        }
+    return all;
 }
 
 Result<void> CudaBackend::capture(Program& p) {
@@ -244,7 +233,7 @@ Result<Ticket> CudaBackend::mark() {
 
 Result<Ticket> CudaBackend::execute(const Compiled& compiled, std::span<const std::byte> step) {
     CHECK(compiled.id >= 0 && compiled.id < int32_t(programs_.size()), "program {}", compiled.id);
-    const Program& p = programs_[compiled.id];
+    Program& p = programs_[compiled.id];
     PinnedStep& buffer = steps_[step_next_++ % kStepBuffers];
     CUDA_TRY(cudaEventSynchronize(buffer.free));
     if (buffer.bytes < int64_t(step.size())) {
@@ -255,7 +244,8 @@ Result<Ticket> CudaBackend::execute(const Compiled& compiled, std::span<const st
     std::copy(step.begin(), step.end(), buffer.data);
     CUDA_TRY(cudaMemcpyAsync(p.step, buffer.data, step.size(), cudaMemcpyHostToDevice, stream_));
     CUDA_TRY(cudaEventRecord(buffer.free, stream_));
-    if (p.graph) CUDA_TRY(cudaGraphLaunch(p.graph, stream_));
+    if (options_.measure) TRY_VOID(measure(p));
+    else if (p.graph) CUDA_TRY(cudaGraphLaunch(p.graph, stream_));
     else TRY_VOID(launch_all(p, options_.executor == CudaExecutor::graph));
     return mark();
 }
@@ -282,6 +272,10 @@ Result<bool> CudaBackend::done(Ticket ticket, bool wait) {
 
 }  // namespace
 }  // namespace cuda
+
+std::vector<CudaMeasurement> cuda_measurements(Backend& backend) {
+    return static_cast<cuda::CudaBackend&>(backend).measurements();
+}
 
 Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options) { return cuda::CudaBackend::make(options); }
 

@@ -108,11 +108,8 @@ __device__ __forceinline__ float delta_cell(float s, float keep, float key, floa
     return __fmaf_rn(key, d, __fmul_rn(keep, s));
 }
 
-// The block's barrier: its warps reach it from two places.
-__device__ __forceinline__ void delta_sync() {
-    __syncwarp();
-    asm volatile("bar.sync 1,%0;" ::"n"(kDeltaThreads) : "memory");
-}
+// The block's barrier, which its warps reach from two places.
+__device__ __forceinline__ void delta_sync() { named_barrier(1, kDeltaThreads); }
 
 // One thread of a block, at one segment. kOut: of warp 8.
 template <bool kOut>
@@ -241,7 +238,8 @@ __device__ __forceinline__ void DeltaThread<kOut>::convolve(const DeltaInput& in
     m = silu(__fmaf_rn(in.x, tap.w, m));
     last[0] = last[1], last[1] = last[2], last[2] = in.x;
     if (!kOut) {
-        (warp < 4 ? s.query : s.key)[r % 2][threadIdx.x % kDeltaWidth] = m;
+        float* to = warp < 4 ? s.query[r % 2] : s.key[r % 2];
+        to[threadIdx.x % kDeltaWidth] = m;
         return;
     }
     const int at = r % kDeltaBatch;
@@ -281,7 +279,7 @@ __device__ __forceinline__ void DeltaThread<kOut>::read_cells(int r) {
     float2 two;
     two.x = (upper ? sum[2] : sum[0]) + __shfl_xor_sync(kWholeWarp, upper ? sum[0] : sum[2], 8);
     two.y = (upper ? sum[3] : sum[1]) + __shfl_xor_sync(kWholeWarp, upper ? sum[1] : sum[3], 8);
-    float* to = (second ? s.read_query : s.read_key)[warp] + lane % 8 * 4 + (upper ? 2 : 0);
+    float* to = (second ? s.read_query[warp] : s.read_key[warp]) + lane % 8 * 4 + (upper ? 2 : 0);
     *reinterpret_cast<float2*>(to) = two;
 }
 

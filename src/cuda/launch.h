@@ -18,6 +18,7 @@ struct Launch {
     uint32_t shared = 0;                // bytes of dynamic shared memory
     std::vector<std::byte> argument;    // kernels take one struct by value
     int32_t pc = 0;                     // instruction of the tape
+    const char* op = "";                // its name
     const char* variant = "";           // what explain prints
 };
 
@@ -35,7 +36,7 @@ class Lowering {
     void add(void (*kernel)(Argument), dim3 grid, dim3 block, uint32_t shared, const std::type_identity_t<Argument>& argument,
              const char* variant) {
         static_assert(std::is_trivially_copyable_v<Argument>);
-        Launch l{reinterpret_cast<const void*>(kernel), grid, block, shared, {}, pc_, variant};
+        Launch l{reinterpret_cast<const void*>(kernel), grid, block, shared, {}, pc_, op_, variant};
         l.argument.resize(sizeof(Argument));
         std::memcpy(l.argument.data(), &argument, sizeof(Argument));
         launches_.push_back(std::move(l));
@@ -48,10 +49,14 @@ class Lowering {
         return reinterpret_cast<T*>(p);
     }
     int32_t* arrivals() const { return reinterpret_cast<int32_t*>(arena_); }
-    void begin(int32_t pc) {
+    // Starts an instruction; `next` is the one behind it, null at the end.
+    void begin(int32_t pc, const char* op, const Instr* next) {
         pc_ = pc;
+        op_ = op;
+        next_ = next;
         used_ = kArrivals * 4;
     }
+    bool before(OpCode code) const { return next_ && next_->code == code; }
     int64_t scratch_bytes() const { return peak_; }
     std::vector<Launch>& launches() { return launches_; }
 
@@ -60,6 +65,8 @@ class Lowering {
     std::byte* arena_;
     int64_t used_ = kArrivals * 4, peak_ = used_;  // bytes
     int32_t pc_ = 0;
+    const char* op_ = "";
+    const Instr* next_ = nullptr;
     std::vector<Launch> launches_;
 };
 

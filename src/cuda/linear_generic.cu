@@ -1,4 +1,5 @@
 #include "cuda/linear_generic.cuh"
+#include "cuda/linear_slab.h"
 
 namespace sparkinfer::cuda {
 
@@ -18,6 +19,7 @@ void add_rms_norm(Lowering& l, int32_t rows, const RmsNorm& p) {
 }
 
 void lower(Lowering& l, const NormLinear& op) {
+    if (lower_slab(l, op)) return;
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols());
     float* n = l.scratch<float>(int64_t(rows) * width);  // [T, D]
     add_rms_norm(l, rows, {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data), n, width,
@@ -27,25 +29,26 @@ void lower(Lowering& l, const NormLinear& op) {
 }
 
 void lower(Lowering& l, const LinearAdd& op) {
+    if (lower_slab(l, op)) return;
     add_linear_generic(l, {static_cast<const float*>(op.x.data), static_cast<float*>(op.y.data), op.x.stride, op.y.stride, op.w,
                            nullptr, op.x.rows(), 1, true});
 }
 
 struct Glu {
-    const float* gate;
+    const float* gate;  // [T, F] dense
     const float* up;
-    float* y;
-    int64_t count;
+    Tensor y;  // [T, F]
     Activation activation;
 };
 __global__ void __launch_bounds__(256) glu(const Glu p) {
     wait_for_predecessor();
-    const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i < p.count) p.y[i] = activate(p.activation, p.gate[i]) * p.up[i];
+    const int i = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y, width = int(p.y.cols());
+    const int64_t at = int64_t(r) * width + i;
+    if (i < width) p.y.row(r)[i] = activate(p.activation, p.gate[at]) * p.up[at];
 }
-void add_glu(Lowering& l, const Glu& p) { l.add(glu, dim3((p.count + 255) / 256), dim3(256), 0, p, "glu"); }
 
 void lower(Lowering& l, const LinearGlu& op) {
+    if (lower_slab(l, op)) return;
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols()), ffn = op.gate.out;
     float* n = l.scratch<float>(int64_t(rows) * width);
     float* gate = l.scratch<float>(int64_t(rows) * ffn);
@@ -54,7 +57,7 @@ void lower(Lowering& l, const LinearGlu& op) {
                            op.eps, nullptr});
     add_linear_generic(l, {n, gate, width, ffn, op.gate, nullptr, rows, 1, false});
     add_linear_generic(l, {n, up, width, ffn, op.up, nullptr, rows, 1, false});
-    add_glu(l, {gate, up, static_cast<float*>(op.y.data), int64_t(rows) * ffn, op.activation});
+    l.add(glu, dim3((ffn + 255) / 256, rows), dim3(256), 0, {gate, up, op.y, op.activation}, "glu");
 }
 
 }  // namespace sparkinfer::cuda

@@ -35,6 +35,12 @@ struct GenericLinear {
     int32_t rows;            // R
     int32_t rows_per_x;      // rows of y that read one row of x (K of an expert op's gate and up; else 1)
     bool add;
+    int32_t inner = 1;       // rows of x that lie inner_stride apart inside each x_stride (K of an expert op's down; else 1)
+    int32_t inner_stride = 0;
+    __device__ const float* x_row(int row) const {
+        row /= rows_per_x;
+        return x + row / inner * x_stride + row % inner * inner_stride;
+    }
 };
 
 constexpr int kGenericTile = 8, kGenericWarps = 8;
@@ -52,7 +58,7 @@ __global__ void __launch_bounds__(kGenericWarps * 32) linear_generic(const Gener
         const float v = element<F>(p.w, expert, row, k);
 #pragma unroll
         for (int i = 0; i < kGenericTile; ++i)
-            if (i < tile && first + i < p.rows) sum[i] += v * p.x[(first + i) / p.rows_per_x * p.x_stride + k];
+            if (i < tile && first + i < p.rows) sum[i] += v * p.x_row(first + i)[k];
     }
     const float factor = p.w.scale_count == 0 ? 1.0f : p.w.scale[p.w.scale_count == 1 ? 0 : expert];
 #pragma unroll

@@ -1,5 +1,6 @@
 // moe.cu — experts: which ones, their gate and up, their down with the shared expert.   (ops.h: MoeGlu, MoeDownAdd)
 #include "cuda/linear_generic.cuh"
+#include "cuda/moe_slab.h"
 #include "cuda/lib/math.cuh"
 
 namespace sparkinfer::cuda {
@@ -87,20 +88,22 @@ static Routed add_route(Lowering& l, const Op& op) {
 struct ExpertGlu {
     const float* gate;
     const float* up;
-    float* y;
-    const int32_t* id;  // [R]
-    int32_t ffn;
+    Tensor y;           // [T, K, F]
+    const int32_t* id;  // [T·K]
     Activation activation;
 };
 __global__ void __launch_bounds__(256) expert_glu(const ExpertGlu p) {
     wait_for_predecessor();
-    const int64_t at = int64_t(blockIdx.y) * p.ffn;
+    const int k = p.y.shape[1], ffn = p.y.shape[2];
+    const int64_t at = int64_t(blockIdx.y) * ffn;
     const bool present = p.id[blockIdx.y] >= 0;
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < p.ffn; i += gridDim.x * blockDim.x)
-        p.y[at + i] = present ? activate(p.activation, p.gate[at + i]) * p.up[at + i] : 0;
+    float* y = p.y.row(blockIdx.y / k) + int64_t(blockIdx.y % k) * ffn;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < ffn; i += gridDim.x * blockDim.x)
+        y[i] = present ? activate(p.activation, p.gate[at + i]) * p.up[at + i] : 0;
 }
 
 void lower(Lowering& l, const MoeGlu& op) {
+    if (lower_slab(l, op)) return;
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols()), k = op.router.top_k, ffn = op.gate.out;
     const Routed routed = add_route(l, op);
     float* n = l.scratch<float>(int64_t(rows) * width);
@@ -111,7 +114,7 @@ void lower(Lowering& l, const MoeGlu& op) {
     add_linear_generic(l, {n, gate, width, ffn, op.gate, routed.id, rows * k, k, false});
     add_linear_generic(l, {n, up, width, ffn, op.up, routed.id, rows * k, k, false});
     l.add(expert_glu, dim3((ffn + 255) / 256, rows * k), dim3(256), 0,
-          {gate, up, static_cast<float*>(op.y.data), routed.id, ffn, op.activation}, "glu");
+          {gate, up, op.y, routed.id, op.activation}, "glu");
 }
 
 struct Combine {
@@ -141,10 +144,11 @@ __global__ void __launch_bounds__(256) combine(const Combine p) {
 void add_glu_rows(Lowering& l, const Tensor& gate, const Tensor& up, float* y, Activation activation);
 
 void lower(Lowering& l, const MoeDownAdd& op) {
+    if (lower_slab(l, op)) return;
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols()), k = op.router.top_k, ffn = op.down.in;
     const Routed routed = add_route(l, op);
     float* down = l.scratch<float>(int64_t(rows) * k * width);
-    add_linear_generic(l, {static_cast<const float*>(op.h.data), down, ffn, width, op.down, routed.id, rows * k, 1, false});
+    add_linear_generic(l, {static_cast<const float*>(op.h.data), down, op.h.stride, width, op.down, routed.id, rows * k, 1, false, k, ffn});
     float* shared = nullptr;
     if (op.shared_down.data) {
         float* h = l.scratch<float>(int64_t(rows) * op.shared_down.in);

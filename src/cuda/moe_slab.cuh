@@ -1,0 +1,224 @@
+// moe_slab.cuh — experts of up to eight rows, weights in slabs, on the integer tensor cores.
+// Computes   ops.h: MoeGlu and MoeDownAdd
+// Shapes     x [T ≤ 8, D]   gate and up [E, F, D] paired   down [E, D, F], shared down [D, Fs]   D, F, Fs multiples of 256
+// Mapping    gate/up: (row, expert, slab) triples spread over the grid; the producer warp picks the experts and requests their
+//            slabs, 16 warps multiply. down: a block per (16 outputs, row), a warp per item of 256 columns over all experts of
+//            the row and the shared one, which are requested before the dependency wait.
+// Memory     each used expert's weights once per row that uses it (rows that share an expert meet in L2).
+// Limits     E ≤ 256, K ≤ 16. The router's projection and gate/up trigger their successors after their own wait, so x and the
+//            router's logits are settled when gate/up and down start.
+// Tested     tests/ops/moe.cpp against float64, rel. L2 < 3e-5.
+#pragma once
+#include "cuda/lib/route.cuh"
+#include "cuda/linear_slab.cuh"
+
+namespace sparkinfer::cuda {
+
+struct MoeGluSlab {
+    MoeGlu op;
+    const std::byte* data;
+    const float* factor;
+    int32_t columns, items, slabs;  // D, D / 256, slabs of one expert
+    int32_t experts, warps, stages;
+};
+
+template <SlabKind F>
+__global__ void __launch_bounds__(kSlabThreads, 2) moe_glu_slab(const __grid_constant__ MoeGluSlab p) {
+    constexpr int kMask = slab_mask(F), kItem = SlabOf<F>::item;
+    extern __shared__ __align__(128) std::byte shared[];
+    const MoeGlu& o = p.op;
+    const ActivationLayout<kMask, 2> at{p.columns};
+    const int rows = o.x.rows(), k = o.router.top_k, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    std::byte* ring = shared;
+    std::byte* act = ring + p.stages * p.warps * kItem;
+    float* red = reinterpret_cast<float*>(act + rows * at.bytes());  // [groups][2][warps][32]
+    uint64_t* full = reinterpret_cast<uint64_t*>(red + kSlabWarps * 2 * 32);
+    uint64_t* empty = full + kMaxStages;
+    float* rms = reinterpret_cast<float*>(empty + kMaxStages);  // [8]
+    float* part = rms + 8;                                      // [8][16]
+    int32_t* id = reinterpret_cast<int32_t*>(part + 128);       // [8][16], -1: absent row
+    float* weight = reinterpret_cast<float*>(id + 128);         // not used here
+    const int64_t all = int64_t(rows) * k * p.slabs;
+    const int first = int(all * blockIdx.x / gridDim.x), last = int(all * (blockIdx.x + 1) / gridDim.x);
+    const int steps = (p.items + p.warps - 1) / p.warps;
+    if (warp == kSlabWarps) {
+        if (lane == 0) {
+            for (int i = 0; i < p.stages; ++i) barrier_init(full + i, 1), barrier_init(empty + i, p.warps);
+            barrier_init_fence();
+        }
+        __syncwarp();
+        wait_for_predecessor();
+        let_successor_start();
+        const int first_row = first / (k * p.slabs), last_row = last > first ? (last - 1) / (k * p.slabs) : first_row;
+        for (int r = first_row; r <= last_row; ++r) {
+            if (live_row(o.step, o.slots, r).present)
+                route_row(o.router, o.logits.row(r), p.experts, id + r * 16, weight + r * 16);
+            else if (lane < k) id[r * 16 + lane] = -1;
+        }
+        __syncwarp();
+        asm volatile("bar.arrive 15,%0;" ::"n"(kSlabThreads) : "memory");
+        if (lane != 0) return;
+        for (int n = 0; n < (last - first) * steps; ++n) {
+            const int s = first + n / steps, q = n % steps, stage = n % p.stages, held = min(p.warps, p.items - q * p.warps);
+            const int expert = id[s / (k * p.slabs) * 16 + s / p.slabs % k];
+            if (n >= p.stages) {
+                uint32_t ok;
+                do {
+                    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p; }"
+                                 : "=r"(ok)
+                                 : "r"(shared_address(empty + stage)), "r"((n / p.stages - 1) & 1)
+                                 : "memory");
+                } while (!ok);
+            }
+            if (expert < 0) {
+                barrier_arrive(full + stage);
+                continue;
+            }
+            barrier_expect(full + stage, held * kItem);
+            bulk_copy(ring + stage * p.warps * kItem,
+                      p.data + ((int64_t(expert) * p.slabs + s % p.slabs) * p.items + q * p.warps) * kItem, held * kItem, full + stage);
+        }
+        return;
+    }
+    // x is settled: rows are quantised while the router's logits are on their way.
+    SlabLinear rows_of{};
+    rows_of.x = static_cast<const float*>(o.x.data);
+    rows_of.x_stride = o.x.stride;
+    rows_of.norm = static_cast<const float*>(o.norm.data);
+    rows_of.eps = o.eps;
+    rows_of.columns = p.columns;
+    rows_of.gather_first = -1;
+    rows_of.rows = 1;
+    const int first_row = first / (k * p.slabs), last_row = last > first ? (last - 1) / (k * p.slabs) : first_row;
+    for (int r = first_row; r <= last_row; ++r) {
+        rows_of.x = o.x.row(r);
+        take_rows<kMask, 2>(rows_of, act + r * at.bytes(), part + (r & 1) * 16, rms + r);
+    }
+    wait_for_predecessor();
+    asm volatile("bar.sync 15,%0;" ::"n"(kSlabThreads) : "memory");
+    const int group = warp / p.warps, own = warp % p.warps, groups = kSlabWarps / p.warps;
+    const float factor = p.factor[0], m_factor = p.factor[1];
+    int turn = 0;
+    for (int i = group; i < last - first; i += groups, turn ^= 1) {
+        const int s = first + i, r = s / (k * p.slabs), j = s / p.slabs % k;
+        const bool present = id[r * 16 + j] >= 0;
+        SlabSums<2> sums;
+        sums.clear();
+#pragma unroll 1
+        for (int q = 0; q < steps; ++q) {
+            const int n = i * steps + q, stage = n % p.stages, kb = q * p.warps + own;
+            if (n >= p.stages) barrier_wait(empty + stage, (n / p.stages - 1) & 1);
+            barrier_wait(full + stage, (n / p.stages) & 1);
+            if (kb < p.items && present)
+                item_of<kMask, 2>(F, ring + (stage * p.warps + own) * kItem, act + r * at.bytes(), kb, m_factor, sums, lane, p.columns);
+            __syncwarp();
+            if (lane == 0) barrier_arrive(empty + stage);
+        }
+        float* mine = red + (group * 2 + turn) * p.warps * 32;
+        store_sums<2>(sums, mine + own * 32, lane);
+        named_barrier(2 + group, p.warps * 32);
+        for (int row = own * 32 + lane; row < 8; row += p.warps * 32) {
+            float g[2] = {0, 0}, u[2] = {0, 0};
+            for (int w = 0; w < p.warps; ++w) {
+                g[w & 1] += mine[w * 32 + row] + mine[w * 32 + 16 + row];
+                u[w & 1] += mine[w * 32 + row + 8] + mine[w * 32 + 24 + row];
+            }
+            const float scale = factor * rms[r];
+            o.y.row(r)[j * o.y.shape[2] + s % p.slabs * 8 + row] =
+                present ? silu((g[0] + g[1]) * scale) * ((u[0] + u[1]) * scale) : 0.0f;
+        }
+    }
+}
+
+struct MoeDownSlab {
+    MoeDownAdd op;
+    const std::byte *data, *shared_data;
+    const float *factor, *shared_factor;
+    int32_t experts, slabs;             // E, D / 16
+    int32_t items, shared_items;        // F / 256, Fs / 256
+};
+
+constexpr int kDownWarps = 24;
+
+// Columns of the expert part are the K experts' F, one after the other; those of the shared part follow in a layout of their own.
+template <SlabKind F, SlabKind S, int kWarps>
+__global__ void __launch_bounds__(kWarps * 32, kWarps <= 18 ? 2 : 1) moe_down_slab(const __grid_constant__ MoeDownSlab p) {
+    constexpr int kItem = SlabOf<F>::item, kSharedItem = SlabOf<S>::item;
+    extern __shared__ __align__(128) std::byte shared[];
+    const MoeDownAdd& o = p.op;
+    const int k = o.router.top_k, lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    const int slab = blockIdx.x, r = blockIdx.y, ffn = o.h.shape[2], shared_ffn = p.shared_items * kSlabColumns;
+    const ActivationLayout<slab_mask(F), 2> at{k * ffn};
+    const ActivationLayout<slab_mask(S), 2> shared_at{shared_ffn};
+    std::byte* items = shared;
+    std::byte* shared_items = items + k * p.items * kItem;
+    std::byte* act = shared_items + p.shared_items * kSharedItem;
+    std::byte* shared_act = act + at.bytes();
+    float* red = reinterpret_cast<float*>(shared_act + shared_at.bytes());  // [warps][32]
+    uint64_t* full = reinterpret_cast<uint64_t*>(red + kWarps * 32);
+    float* weight = reinterpret_cast<float*>(full + 2);  // [16]
+    int32_t* id = reinterpret_cast<int32_t*>(weight + 16);
+    let_successor_start();
+    const bool present = live_row(o.step, o.slots, r).present;
+    // Settled before the wait: the router's logits, the shared expert's gate, up and scalar.
+    if (present && warp == 0) {
+        if (lane == 0) {
+            barrier_init(full, 1);
+            barrier_init_fence();
+            barrier_expect(full, k * p.items * kItem + p.shared_items * kSharedItem);
+        }
+        __syncwarp();
+        const int expert = route_row(o.router, o.logits.row(r), p.experts, id, weight);
+        if (lane < k)
+            bulk_copy(items + lane * p.items * kItem, p.data + (int64_t(expert) * p.slabs + slab) * p.items * kItem, p.items * kItem, full);
+        if (lane == 31 && p.shared_items)
+            bulk_copy(shared_items, p.shared_data + int64_t(slab) * p.shared_items * kSharedItem, p.shared_items * kSharedItem, full);
+    } else if (present && p.shared_items) {
+        const float scalar = o.shared_scalar.data ? sigmoid(load_l2(o.shared_scalar.row(r))) : 1.0f;
+        for (int g = warp - 1; g < shared_ffn / 32; g += warps - 1) {
+            const float v = silu(load_l2(o.shared_gate.row(r) + g * 32 + lane)) * load_l2(o.shared_up.row(r) + g * 32 + lane) * scalar;
+            quantise_group<slab_mask(S), 2>(v, g, 0, shared_act, shared_at, lane);
+        }
+    }
+    wait_for_predecessor();
+    if (!present) return;
+    __syncthreads();
+    const float* h = o.h.row(r);
+#pragma unroll 4
+    for (int g = warp; g < k * ffn / 32; g += warps)
+        quantise_group<slab_mask(F), 2>(load_l2(h + g * 32 + lane) * weight[g * 32 / ffn], g, 0, act, at, lane);
+    __syncthreads();
+    barrier_wait(full, 0);
+    const int count = k * p.items;
+    float mine[2] = {0, 0};  // this warp's rows, both planes, scaled
+    SlabSums<2> sums;
+    sums.clear();
+    for (int i = warp; i < count; i += warps)
+        slab_item<F, 2>(items + i * kItem, act + i * 8 * 2 * 32, act + at.template helpers<F>(i * 8), p.factor[1], sums, lane);
+    float* own = red + warp * 32;
+    store_sums<2>(sums, own, lane);
+    __syncwarp();
+    if (lane < 16) mine[0] = (own[lane] + own[lane + 16]) * p.factor[0];
+    __syncwarp();
+    if (p.shared_items) {
+        sums.clear();
+        // The last warps take them: those that have no second item of an expert.
+        for (int i = warps - 1 - warp; i < p.shared_items; i += warps)
+            slab_item<S, 2>(shared_items + i * kSharedItem, shared_act + i * 8 * 2 * 32, shared_act + shared_at.template helpers<S>(i * 8),
+                            p.shared_factor[1], sums, lane);
+        store_sums<2>(sums, own, lane);
+        __syncwarp();
+        if (lane < 16) mine[1] = (own[lane] + own[lane + 16]) * p.shared_factor[0];
+        __syncwarp();
+    }
+    if (lane < 16) own[lane] = mine[0] + mine[1];
+    __syncthreads();
+    if (threadIdx.x < 16) {
+        float total[2] = {0, 0};
+        for (int w = 0; w < warps; ++w) total[w & 1] += red[w * 32 + threadIdx.x];
+        float* x = o.x.row(r) + slab * 16 + threadIdx.x;
+        *x = load_l2(x) + (total[0] + total[1]);
+    }
+}
+
+}  // namespace sparkinfer::cuda
