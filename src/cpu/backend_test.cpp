@@ -23,6 +23,7 @@ TEST(Pool, RunsEveryIterationOnce) {
                 ASSERT_TRUE(worker >= 0 && worker < threads);
                 ASSERT_EQ(busy[size_t(worker)].fetch_add(1), 0) << "two parts share a worker's scratch";
                 for (int64_t i = begin; i < end; ++i) ++hits[size_t(i)];
+                --busy[size_t(worker)];
             });
             for (int64_t i = 0; i < n; ++i)
                 ASSERT_EQ(hits[size_t(i)].load(), 1) << threads << " " << n << " " << i;
