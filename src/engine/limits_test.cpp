@@ -219,7 +219,14 @@ TEST(Sampling, PresenceCountsGeneratedTokensOnly) {
     r.prompt.assign(70, a);
     r.max_tokens = 4;
     r.sampling = {.temperature = 0, .presence_penalty = 2};
-    r.sampling.logit_bias = {{a, 1001.0f}, {b, 1000.0f}};
+    // Of these two, a wins by one: by less than the penalty that it would get if the prompt counted.
+    float lead = 0;
+    const auto measure = [&](int32_t, std::span<const float> l) -> Result<void> {
+        lead = l[size_t(raw(a))] - l[size_t(raw(b))];
+        return {};
+    };
+    ASSERT_TRUE(e->score({r.prompt, measure, 69}).ok());
+    r.sampling.logit_bias = {{a, 1001.0f - lead}, {b, 1000.0f}};
     Answers answers;
     const RequestId id = e->submit(r).value();
     step_once(*e.engine, answers);
