@@ -35,7 +35,7 @@ BREAKS = [
     ("src/model/b.cpp", 1, '#include "core/json.h"\n', "model must not know of JSON"),
     ("src/load/c.cpp", 1, "#include <boost/json.hpp>\n", "JSON goes through core/json.h"),
     ("src/cpu/b.cpp", 1, "#include <cuda_runtime.h>\n", "CUDA header cuda_runtime.h outside of src/cuda"),
-    ("src/core/log.h", 2, "#pragma once\n#include <spdlog/spdlog.h>\n", "in a header"),
+    ("src/core/log.h", 2, "#pragma once\n#include <CLI/CLI.hpp>\n", "in a header"),
     ("src/core/bare.h", 1, "int f();\n", "without #pragma once"),
     ("src/core/b.cpp", 1, '#include "check.h"\n', "write the folder too"),
     ("src/extra/a.cpp", 1, "int x;\n", "has no row in the dependency rule"),
@@ -70,7 +70,7 @@ def test_a_planted_break_is_named_with_its_place(tmp_path, name, line, text, wro
 
 
 def test_the_seventh_file_with_heavy_headers_is_one_too_many(tmp_path):
-    heavy = {f"src/cli/h{i}.cpp": "#include <spdlog/spdlog.h>\n" for i in range(5)}    # and main.cpp: six
+    heavy = {f"src/cli/h{i}.cpp": "#include <CLI/CLI.hpp>\n" for i in range(5)}    # and main.cpp: six
     assert run(tmp_path, {**CLEAN, **heavy}) == (0, [])
     code, output = run(tmp_path, {"src/cli/h5.cpp": "#include <openssl/ssl.h>\n"})
     assert code == 1 and len(output) == 7
