@@ -17,67 +17,21 @@
 // Numbers    not measured yet
 // Tested     tests/ops/gated_delta.cpp against float64 and cpu/.
 #pragma once
-#include "cuda/launch.h"
+#include "cuda/gated_delta_state.cuh"
 #include "cuda/lib/copy.cuh"
 #include "cuda/lib/exchange.cuh"
 #include "cuda/lib/math.cuh"
-#include "cuda/lib/pdl.cuh"
 #include "cuda/lib/reduce.cuh"
-#include "ops/state_layout.h"
 
 namespace sparkinfer::cuda {
 
-constexpr int kDeltaWidth = 128, kDeltaTaps = 4;
 constexpr int kDeltaBlocks = 4;                            // of a cluster
 constexpr int kDeltaColumns = kDeltaWidth / kDeltaBlocks;  // of S in a block, one a lane of warp 8
 constexpr int kDeltaWarps = 8;                             // that hold S
 constexpr int kDeltaThreads = (kDeltaWarps + 1) * 32;
 constexpr int kDeltaBatch = 8;  // rows between exchanges
-constexpr int kDeltaRingColumns = kDeltaTaps - 1 + kMaxVerifyRows;
 static_assert(kDeltaColumns == 32 && kDeltaWarps * 16 == kDeltaWidth,
               "thread (warp, lane) holds 4 by 4 cells of S");
-
-struct DeltaCall {
-    GatedDelta op;
-    StateLayout at;  // of op.state
-};
-
-// One layer's part of one state slot.
-struct DeltaState {
-    StateHeader* header;  // [n_v], all the same
-    float *s, *ring, *log_k, *log_d, *log_g;
-    __device__ DeltaState(const DeltaCall& p, int slot) {
-        const StateLayout& at = p.at;
-        std::byte* base = p.op.state.states + slot * p.op.state.state_bytes;
-        header = reinterpret_cast<StateHeader*>(base);
-        s = reinterpret_cast<float*>(base + at.s_at);
-        ring = reinterpret_cast<float*>(base + at.ring_at);
-        log_k = reinterpret_cast<float*>(base + at.log_k_at);
-        log_d = reinterpret_cast<float*>(base + at.log_d_at);
-        log_g = reinterpret_cast<float*>(base + at.log_g_at);
-    }
-};
-
-// REQUIRES: after the wait, as the cursor may be a row's.
-__device__ inline bool delta_present(const GatedDelta& o, const Segment& g) {
-    return g.rows == 0 || live_row(o.step, o.slots, g.first_row).present;
-}
-// Logged rows to fold, if the step says so; -1: the cursor does.
-__device__ inline int delta_accepted_early(const Segment& g) { return g.state_in < 0 ? 0 : g.accepted; }
-__device__ inline int delta_accepted(const GatedDelta& o, const Segment& g) {
-    const int early = delta_accepted_early(g);
-    return early >= 0 ? early : o.slots.slot(g.slot).cursor.accepted;
-}
-__device__ inline int delta_folded(const GatedDelta& o, const Segment& g) {
-    int n = 0;
-#pragma unroll 1
-    while (n < g.rows && !(o.step.rows()[g.first_row + n].flags & kRowVerify)) ++n;
-    return n;
-}
-// Of the segment's row r (negative: before it), counted from the state's `start`.
-__device__ inline int delta_column(int start, int r) {
-    return (start + r + kDeltaRingColumns) % kDeltaRingColumns;
-}
 
 struct DeltaShared {
     alignas(16) float query[2][kDeltaWidth], key[2][kDeltaWidth];  // of even and odd rows, not yet normalised
@@ -511,43 +465,6 @@ __global__ void __cluster_dims__(kDeltaBlocks, 1, 1) __launch_bounds__(kDeltaThr
         delta_run<kAlone, false>(p, s);
     else
         delta_run<kAlone, true>(p, s);
-}
-
-// Ring and headers of a state after `folded` rows of the segment, with `logged` more behind them.
-__device__ inline void delta_write_ring(const DeltaCall& p, const Segment& g, int slot, int folded,
-                                        int logged) {
-    const GatedDelta& o = p.op;
-    const DeltaState out(p, slot);
-    const int start = g.state_in < 0 ? 0 : DeltaState(p, g.state_in).header->position + delta_accepted(o, g);
-    for (int r = folded - 3; r < folded + logged; ++r) {
-        const int64_t column = int64_t(delta_column(start, r)) * o.state.channels;
-        if (r < 0 && slot == g.state_in) continue;
-        const float* x = r >= 0           ? o.qkv.row(g.first_row + r)
-                         : g.state_in < 0 ? nullptr
-                                          : DeltaState(p, g.state_in).ring + column;
-        for (int c = threadIdx.x; c < o.state.channels; c += blockDim.x)
-            out.ring[column + c] = x ? __ldcg(x + c) : 0.0f;
-    }
-    __syncthreads();  // everybody has read state_in's header, which may be this one
-    if (int(threadIdx.x) < o.state.value_heads)
-        out.header[threadIdx.x] = {delta_column(start, folded), logged, {0, 0}};
-}
-
-// Behind delta_step<false>. Saves first: they may need columns of state_in that state_out overwrites.
-__global__ void __launch_bounds__(256) delta_ring(const __grid_constant__ DeltaCall p) {
-    wait_for_predecessor();
-    const GatedDelta& o = p.op;
-    for (int index = blockIdx.x; index < o.step.header().segments; index += gridDim.x) {
-        const Segment& g = o.step.segments()[index];
-        if (!delta_present(o, g)) continue;
-        for (int i = g.first_save; i < g.first_save + g.saves; ++i) {
-            const Save save = o.step.saves()[i];
-            delta_write_ring(p, g, save.state, save.row - g.first_row + 1, 0);
-            __syncthreads();
-        }
-        const int folded = delta_folded(o, g);
-        if (g.state_out >= 0) delta_write_ring(p, g, g.state_out, folded, g.rows - folded);
-    }
 }
 
 }  // namespace sparkinfer::cuda

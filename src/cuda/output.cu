@@ -5,15 +5,16 @@
 
 namespace sparkinfer::cuda {
 
-// The source row of each output, 0 beyond the step's own (their results are not written).
+// The source row of each output from `first` on, 0 beyond the step's own (their results are not written).
 struct OutputRows {
     StepView step;
     int32_t* source;
+    int32_t first;
 };
 __global__ void output_rows(const OutputRows p) {
     wait_for_predecessor();
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    p.source[i] = i < p.step.header().outputs ? p.step.outputs()[i] : 0;
+    p.source[i] = p.first + i < p.step.header().outputs ? p.step.outputs()[p.first + i] : 0;
 }
 
 struct CopyRows {
@@ -29,15 +30,34 @@ __global__ void __launch_bounds__(256) copy_hidden(const CopyRows p) {
         o.rows.row(blockIdx.x)[i] = present ? o.x.row(row)[i] : 0;
 }
 
-static void add_stages(Lowering& l, const Output& op, int32_t rows) {
-    CHECK(rows <= kMaxOutputs, "{} rows of logits at a time", rows);
-    const int32_t tiles_all = (op.head.out + kChunkTile - 1) / kChunkTile,
+// Logits of the outputs from `first` on, as many as `to` has rows.
+static void add_logits(Lowering& l, const Output& op, const Tensor& to, int32_t first) {
+    if (first == 0 && lower_slab_head(l, op, to)) return;
+    const int32_t rows = to.rows(), width = int32_t(op.x.cols());
+    int32_t* source = l.scratch<int32_t>((rows + 31) / 32 * 32);
+    float* n = l.scratch<float>(int64_t(rows) * width);
+    l.add(output_rows, dim3((rows + 31) / 32), dim3(32), 0, {op.step, source, first}, "rows");
+    add_rms_norm(l, rows,
+                 {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data),
+                  n, width, op.eps, source});
+    add_linear_generic(l,
+                       {n, static_cast<float*>(to.data), width, to.stride, op.head, nullptr, rows, 1, false});
+}
+
+static StageCall stages_of(Lowering& l, const Output& op) {
+    const int32_t rows = op.scratch.rows(), tiles_all = (op.head.out + kChunkTile - 1) / kChunkTile,
                   tiles = (tiles_all + kMaxSlices - 1) / kMaxSlices;
-    StageCall p{op, op.head.out, tiles, (tiles_all + tiles - 1) / tiles, nullptr, nullptr};
+    CHECK(rows <= kMaxOutputs, "{} rows of logits at a time", rows);
+    StageCall p{op, 0, op.head.out, tiles, (tiles_all + tiles - 1) / tiles, nullptr, nullptr};
     p.chunks = l.scratch<Chunk>(int64_t(rows) * p.chunk_count());
+    if (op.kind == OutputKind::select) p.adjusted = l.scratch<float>(rows * p.adjusted_stride());
+    return p;
+}
+
+static void add_stages(Lowering& l, const StageCall& p) {
+    const int32_t rows = p.op.scratch.rows();
     const dim3 grid(p.slices, rows);
-    if (op.kind == OutputKind::select) {
-        p.adjusted = l.scratch<float>(rows * p.adjusted_stride());
+    if (p.op.kind == OutputKind::select) {
         l.add(output_chunks<true>, grid, dim3(kChunkThreads), 0, p, "chunks");
         l.add(output_choose, dim3(rows), dim3(kSelectThreads), 0, p, "choose");
     } else {
@@ -47,23 +67,21 @@ static void add_stages(Lowering& l, const Output& op, int32_t rows) {
 }
 
 void lower(Lowering& l, const Output& op) {
-    if (op.kind == OutputKind::none) return;
-    const bool blocked = op.kind == OutputKind::select || op.kind == OutputKind::logprobs;
-    const int32_t rows = blocked ? op.scratch.rows() : op.rows.rows();
-    if (op.kind == OutputKind::hidden) return l.add(copy_hidden, dim3(rows), dim3(256), 0, {op}, "hidden");
-    const int32_t width = int32_t(op.x.cols());
-    const Tensor& to = blocked ? op.scratch : op.rows;
-    if (!lower_slab_head(l, op, to)) {
-        int32_t* source = l.scratch<int32_t>((rows + 31) / 32 * 32);
-        float* n = l.scratch<float>(int64_t(rows) * width);
-        l.add(output_rows, dim3((rows + 31) / 32), dim3(32), 0, {op.step, source}, "rows");
-        add_rms_norm(l, rows,
-                     {static_cast<const float*>(op.x.data), op.x.stride,
-                      static_cast<const float*>(op.norm.data), n, width, op.eps, source});
-        add_linear_generic(
-            l, {n, static_cast<float*>(to.data), width, to.stride, op.head, nullptr, rows, 1, false});
+    switch (op.kind) {
+        case OutputKind::none: return;
+        case OutputKind::hidden:
+            return l.add(copy_hidden, dim3(op.rows.rows()), dim3(256), 0, {op}, "hidden");
+        case OutputKind::logits: return add_logits(l, op, op.rows, 0);
+        case OutputKind::select:
+        case OutputKind::logprobs: break;
     }
-    if (blocked) add_stages(l, op, rows);
+    StageCall p = stages_of(l, op);
+    // A full scratch may stand for more outputs than it has rows; what the step does not list is left alone.
+    const int32_t block = op.scratch.rows(), most = block < kMaxOutputs ? block : op.x.rows();
+    for (p.first = 0; p.first < most; p.first += block) {
+        add_logits(l, op, op.scratch, p.first);
+        add_stages(l, p);
+    }
 }
 
 }  // namespace sparkinfer::cuda
