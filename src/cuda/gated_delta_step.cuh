@@ -460,7 +460,7 @@ __global__ void __cluster_dims__(kDeltaBlocks, 1, 1) __launch_bounds__(kDeltaThr
         barrier_init_fence();
     }
     __syncthreads();
-    cluster_arrive();
+    cluster_arrive_initialised();
     if (threadIdx.x / 32 < kDeltaWarps)
         delta_run<kAlone, false>(p, s);
     else

@@ -12,6 +12,11 @@ __device__ __forceinline__ int cluster_rank() {
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
     return int(r);
 }
+// Arrives at the cluster's barrier without a fence: barrier_init_fence() has already made the barriers of this
+// block known to whoever waits.
+__device__ __forceinline__ void cluster_arrive_initialised() {
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
 // Stores `value` at the place of `to` in block `rank` of the cluster; completes 4 bytes of its `barrier`.
 __device__ __forceinline__ void store_remote(float* to, float value, uint64_t* barrier, int rank) {
     const uint32_t at = peer_address(uint32_t(__cvta_generic_to_shared(to)), rank);
