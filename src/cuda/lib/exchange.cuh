@@ -12,8 +12,8 @@ __device__ __forceinline__ int cluster_rank() {
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
     return int(r);
 }
-// Arrives at the cluster's barrier without a fence: barrier_init_fence() has already made the barriers of this
-// block known to whoever waits.
+// Arrives at the cluster's barrier without a fence: barrier_init_fence() has already made the barriers of
+// this block known to whoever waits.
 __device__ __forceinline__ void cluster_arrive_initialised() {
     asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
