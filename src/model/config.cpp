@@ -141,6 +141,10 @@ Result<Config> from_gguf(const Metadata& m, const std::string& architecture) {
         if (int32_t gating = r.size("expert_gating_func", 1); r.ok() && gating != 0 && gating != 1)
             return bad_input("{}: expert_gating_func is {}, expected 1 (softmax)", m.source(), gating);
     }
+    if (int32_t window = r.size("attention.sliding_window", 0); r.ok() && window && window < c.context)
+        return bad_input(
+            "{}: attention.sliding_window is {} of a context of {}: windows of attention are not supported",
+            m.source(), window, c.context);
     rope_from_gguf(r, c);
     if (architecture.starts_with("qwen35")) recurrent_from_gguf(r, c);
     if (!r.ok()) return r.error();
@@ -200,6 +204,23 @@ void recurrent_from_hf(Reader& r, Config& c) {
     for (int32_t i = 0; i < c.layers; ++i) c.recurrent[i] = (i + 1) % interval != 0;
 }
 
+// Attention with a window sees other tokens. A `sliding_window` alone asks for none: Qwen's files state one
+// beside "use_sliding_window": false, and Llama has no use for it.
+void refuse_windows_of_hf(Reader& r) {
+    const std::string& source = r.metadata().source();
+    if (r.flag("use_sliding_window", false))
+        r.fail(bad_input(
+            "{}: use_sliding_window is true, expected false: windows of attention are not supported",
+            source));
+    auto types = r.metadata().strings(r.key("layer_types"));
+    if (!types.ok()) return r.fail(types.error());
+    if (!types.value()) return;
+    for (const std::string& type : *types.value())
+        if (type != "full_attention" && type != "linear_attention")
+            r.fail(bad_input("{}: layer_types has '{}', expected full_attention or linear_attention", source,
+                             type));
+}
+
 Result<Config> from_hf(const Metadata& m, const std::string& architecture) {
     Reader r(m, m.contains("config.text_config.hidden_size") ? "config.text_config." : "config.");
     Config c;
@@ -231,6 +252,7 @@ Result<Config> from_hf(const Metadata& m, const std::string& architecture) {
         return bad_input("{}: attention_bias or mlp_bias is true; biases are not supported", m.source());
     if (std::string act = r.text("hidden_act", "silu"); act != "silu")
         return bad_input("{}: hidden_act is '{}', expected silu", m.source(), act);
+    refuse_windows_of_hf(r);
     rope_from_hf(r, c);
     if (architecture.starts_with("qwen35")) recurrent_from_hf(r, c);
     if (!r.ok()) return r.error();
