@@ -1,12 +1,14 @@
 """Risk: something that a user or a file gets wrong ends in a crash, a wrong exit code, or words that do not help."""
 
 import os
+import resource
 import shutil
 import struct
 import subprocess
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from gguf_edit import Gguf, float_value, string_value
 
@@ -14,6 +16,7 @@ BAD_NUMBERS = [
     ("--temp", "-1"),
     ("--temp", "nan"),
     ("--temp", "inf"),
+    ("--temp", "1e300"),
     ("--top-p", "2"),
     ("--top-p", "0"),
     ("--top-p", "NaN"),
@@ -22,6 +25,7 @@ BAD_NUMBERS = [
     ("--top-k", "-3"),
     ("--top-k", "1.5"),
     ("--repeat-penalty", "0"),
+    ("--repeat-penalty", "1e-50"),
     ("--repeat-last-n", "-2"),
     ("--presence-penalty", "3"),
     ("--frequency-penalty", "nan"),
@@ -35,6 +39,7 @@ BAD_NUMBERS = [
     ("-n", "-2"),
     ("-n", "99999999999999999999"),
     ("-t", "0"),
+    ("-t", "513"),
 ]
 
 
@@ -58,6 +63,7 @@ def test_bad_numbers_are_usage_errors(refused, tiny, flag, value):
         (["explain", "m", "--gpu", "a100"], "expected h200, rtx5090, pro6000 or spark"),
         (["perplexity", "m"], "-f FILE or --tokens"),
         (["perplexity", "m", "-f", "a", "--tokens", "b"], "excludes"),
+        (["run", "m", "-p", "a", "--backend", "gpu"], "expected auto, cuda or cpu"),
         (["bench", "m", "-o", "xml"], "expected md, csv, json or jsonl"),
         (["bench", "m", "-p", "1,x"], "'x'"),
         (["tokenize", "m", "--decode", "1,-2"], "'-2'"),
@@ -65,6 +71,23 @@ def test_bad_numbers_are_usage_errors(refused, tiny, flag, value):
 )
 def test_usage_errors(refused, arguments, words):
     assert words in refused(2, *arguments)
+
+
+def test_a_backend_that_this_build_lacks(refused, execute, tiny, tmp_path):
+    """The binary under test is built without CUDA. Asking for it is an error, and nothing is said unasked."""
+    sentence = "this build has no CUDA backend; configure with -DSPARKINFER_CUDA=ON"
+    ids = tmp_path / "ids.npy"
+    np.save(ids, np.arange(8, dtype=np.int32))
+    for command in [("run", tiny, "-p", "x"), ("bench", tiny, "-p", "1", "-n", "0"), ("perplexity", tiny, "--tokens", ids)]:
+        assert sentence in refused(2, *command, "--backend", "cuda"), command[0]
+    for name in ["auto", "cpu"]:
+        code, _, err = execute("run", tiny, "--raw", "-p", "x", "-n", "1", "--seed", "1", "--backend", name)
+        assert code == 0 and b"cuda" not in err.lower(), err
+
+
+def test_a_bench_that_cannot_be(refused, tiny):
+    assert "no test is left" in refused(2, "bench", tiny, "-p", "0", "-n", "0")
+    assert "made for 1024" in refused(2, "bench", tiny, "-p", "2000", "-o", "json")
 
 
 def test_prompts_that_cannot_be(refused, tiny, tmp_path):
@@ -88,6 +111,8 @@ def test_a_prompt_longer_than_the_context(refused, tiny, execute):
     message = refused(3, "run", tiny, "--raw", "-p", "a b c d e f g h i j k l m n o p", "--ctx", "4")
     assert "context is 4" in message
     assert "at most 1024" in refused(2, "run", tiny, "-p", "x", "--ctx", "1025")
+    message = refused(3, "run", tiny, stdin=b"a" * 60_000_000, timeout=20)  # minutes of work if it were tokenized
+    assert "60000000 bytes" in message and "context is 1024" in message
 
 
 def test_paths_that_are_no_model(refused, tmp_path, tiny):
@@ -163,10 +188,16 @@ def test_templates_that_do_not_end_or_do_not_parse(refused, execute, tiny, tmp_p
     loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}"
     long = "{% set ns = namespace(s='xxxxxxxxxxxxxxxx') %}{% for a in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}"
     recursive = "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"
-    for template in [loop, long, recursive, "{% if %}", "{{ raise_exception('not today') }}"]:
+    nested = "{% set ns = namespace(s=1) %}{% for a in range(90000) %}{% set ns.s = [ns.s] %}{% endfor %}{{ ns.s }}"
+    wide = "{% set ns = namespace(s=[1]) %}{% for a in range(60) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}"
+    walk = "{% set ns = namespace(s=[1]) %}{% for a in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s | length }}"
+    chain = "{{ " + "-" * 500_000 + "x }}"
+    calls = "{{ x" + "()" * 300_000 + " }}"
+    wrong = ["{% if %}", "{{ raise_exception('not today') }}"]
+    for template in [loop, long, recursive, nested, wide, walk, chain, calls, *wrong]:
         Gguf(tiny).set("tokenizer.chat_template", string_value(template)).write(path)
         message = refused(3, "run", path, "-p", "x", timeout=20)
-        assert "template" in message, message
+        assert "template" in message and "model.gguf" in message, message
         code, _, _ = execute("run", path, "--raw", "-p", "x", "-n", "1")
         assert code == 0
     Gguf(tiny).set("tokenizer.chat_template", None).write(path)
@@ -207,6 +238,33 @@ def test_an_unreadable_path(tiny, public_folder, binary):
         closed.chmod(0o755)
 
 
+def test_no_thread_is_left(tiny, public_folder, binary):
+    """As an ordinary user: root may start any number."""
+    user = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}
+    for source, name in [(binary, "sparkinfer"), (tiny, "model.gguf")]:
+        shutil.copy(source, public_folder / name)
+        (public_folder / name).chmod(0o755)
+    done = subprocess.run(
+        [public_folder / "sparkinfer", "bench", public_folder / "model.gguf", "-p", "4", "-n", "0", "-t", "8"],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (1, 1)),
+        **user,
+    )
+    assert done.returncode == 4, done.stderr
+    assert "threads" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_weights_that_are_no_numbers(execute, tiny, tmp_path):
+    gguf = Gguf(tiny)
+    gguf.data = b"\xff" * len(gguf.data)
+    text = tmp_path / "text"
+    text.write_text("one two three four five six seven eight nine ten " * 20)
+    code, _, err = execute("perplexity", gguf.write(tmp_path / "nan.gguf"), "-f", text, "--ctx", "64")
+    assert code == 3 and b"nan.gguf: the logits after token 32 are not finite" in err, err
+
+
 def test_ids_that_are_no_array(refused, tiny, tmp_path):
     import numpy as np
 
@@ -226,6 +284,9 @@ def test_ids_that_are_no_array(refused, tiny, tmp_path):
     refused(3, "perplexity", tiny, "--tokens", path)
     np.save(path, np.zeros(8, dtype=np.int32))
     refused(3, "perplexity", tiny, "--tokens", path, "--logits-out", tmp_path / "no" / "out.npy")
+    os.mkfifo(tmp_path / "pipe")
+    for there in [tmp_path, tmp_path / "pipe"]:  # they would be replaced by a file
+        assert "regular file" in refused(3, "perplexity", tiny, "--tokens", path, "--logits-out", there)
 
 
 def test_ids_outside_of_the_vocabulary(refused, tiny):

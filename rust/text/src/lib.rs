@@ -5,6 +5,7 @@
 //! holds one sentence. Handles are immutable after creation and may be used from any thread.
 
 mod added;
+mod apart;
 mod classes;
 mod provenance;
 mod python;
@@ -26,6 +27,9 @@ pub struct Failure {
 
 pub(crate) fn bad_input(message: String) -> Failure {
     Failure { kind: 3, message }
+}
+pub(crate) fn out_of_resources(message: String) -> Failure {
+    Failure { kind: 4, message }
 }
 pub(crate) fn internal(message: String) -> Failure {
     Failure { kind: 5, message }
@@ -305,10 +309,10 @@ pub unsafe extern "C" fn si_template_render(
 ) -> i32 {
     entry(error, || {
         let input = &*input;
-        let rendered = (*handle).render(&Request {
-            messages: input.messages.text("messages")?,
-            tools: input.tools.text("tools")?,
-            kwargs: input.kwargs.text("chat_template_kwargs")?,
+        let rendered = (*handle).render(Request {
+            messages: input.messages.text("messages")?.to_owned(),
+            tools: input.tools.text("tools")?.to_owned(),
+            kwargs: input.kwargs.text("chat_template_kwargs")?.to_owned(),
             add_generation_prompt: input.add_generation_prompt,
             now: input.has_now.then_some(input.now),
         })?;

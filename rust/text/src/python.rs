@@ -1,6 +1,7 @@
 //! Values as Python prints them: str(), repr(), json.dumps() and the white space of str.strip(). Chat templates are
 //! written against Jinja2, so a prompt differs wherever these differ.
 
+use crate::template::MAX_OUTPUT_BYTES;
 use minijinja::value::{Kwargs, Tuple, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 use std::cell::Cell;
@@ -98,10 +99,20 @@ fn too_deep() -> Error {
     Error::new(ErrorKind::InvalidOperation, format!("a value is nested deeper than {MAX_DEPTH} levels"))
 }
 
-fn repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+/// A list that holds a list twice, sixty times over, is small and prints without end.
+fn check_size(depth: usize, bytes: usize) -> Result<(), Error> {
     if depth > MAX_DEPTH {
         return Err(too_deep());
     }
+    if bytes > MAX_OUTPUT_BYTES {
+        let detail = format!("a value prints as more than {MAX_OUTPUT_BYTES} bytes");
+        return Err(Error::new(ErrorKind::InvalidOperation, detail));
+    }
+    Ok(())
+}
+
+fn repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+    check_size(depth, out.len())?;
     match value.kind() {
         ValueKind::String => str_repr(out, value.as_str().unwrap_or_default()),
         ValueKind::Number if !value.is_integer() => out.push_str(&float_of(value)),
@@ -223,9 +234,7 @@ impl Json {
     }
 
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
-        if depth > MAX_DEPTH {
-            return Err(too_deep());
-        }
+        check_size(depth, self.out.len())?;
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),

@@ -1,6 +1,7 @@
 //! A chat template: minijinja set up as transformers sets up Jinja2 (trim_blocks, lstrip_blocks, loop controls,
 //! tojson without HTML escapes, raise_exception, strftime_now, Python's string methods), inside limits.
 
+use crate::apart::apart;
 use crate::provenance::Guard;
 use crate::python;
 use crate::{bad_input, Failure};
@@ -11,25 +12,28 @@ use serde_json::{Map, Value as Json};
 use std::fmt::Write as _;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 
 const MAX_SOURCE_BYTES: usize = 1 << 20;
 const MAX_INPUT_BYTES: usize = 64 << 20;
-const MAX_OUTPUT_BYTES: usize = 128 << 20;
+pub const MAX_OUTPUT_BYTES: usize = 128 << 20;
 /// About a second of work and 512 MB of strings at the very worst; a chat of 10,000 messages needs a third of it.
 const FUEL: u64 = 8_000_000;
 const MAX_RECURSION: usize = 150;
 
-pub struct ChatTemplate {
+pub struct ChatTemplate(Arc<Compiled>);
+
+struct Compiled {
     env: Environment<'static>,
-    pub guard: Guard,
+    guard: Guard,
     specials: Map<String, Json>, // bos_token, eos_token, …
 }
 
 /// What a render takes, as JSON text; empty for none.
-pub struct Request<'a> {
-    pub messages: &'a str,
-    pub tools: &'a str,
-    pub kwargs: &'a str,
+pub struct Request {
+    pub messages: String,
+    pub tools: String,
+    pub kwargs: String,
     pub add_generation_prompt: bool,
     /// Seconds since 1970 for strftime_now, read as UTC; None for the machine's clock and time zone.
     pub now: Option<i64>,
@@ -50,26 +54,37 @@ impl ChatTemplate {
             )));
         }
         let specials: Map<String, Json> = parse("the special tokens", specials)?.unwrap_or_default();
-        let mut env = environment();
-        env.add_template_owned("chat", without_generation_tags(source))
-            .map_err(|e| bad_input(format!("the chat template does not parse: {}", sentence(&e))))?;
-        let constants = specials.values().filter_map(|v| v.as_str().map(str::to_owned)).collect();
-        Ok(ChatTemplate { env, guard: Guard::new(source, control, constants), specials })
+        let source = source.to_owned();
+        apart(move || {
+            let mut env = environment();
+            env.add_template_owned("chat", without_generation_tags(&source))
+                .map_err(|e| bad_input(format!("the chat template does not parse: {}", sentence(&e))))?;
+            let constants = specials.values().filter_map(|v| v.as_str().map(str::to_owned)).collect();
+            let guard = Guard::new(&source, control, constants);
+            Ok(ChatTemplate(Arc::new(Compiled { env, guard, specials })))
+        })
     }
 
-    pub fn render(&self, request: &Request) -> Result<Rendered, Failure> {
+    pub fn render(&self, request: Request) -> Result<Rendered, Failure> {
+        let (compiled, request) = (self.0.clone(), Arc::new(request));
+        apart(move || compiled.render(&request))
+    }
+}
+
+impl Compiled {
+    fn render(&self, request: &Request) -> Result<Rendered, Failure> {
         let total = request.messages.len() + request.tools.len() + request.kwargs.len();
         if total > MAX_INPUT_BYTES {
             return Err(bad_input(format!(
                 "the messages have {total} bytes of JSON, expected at most {MAX_INPUT_BYTES}"
             )));
         }
-        let messages: Option<Vec<Json>> = parse("messages", request.messages)?;
+        let messages: Option<Vec<Json>> = parse("messages", &request.messages)?;
         let mut messages =
             messages.ok_or_else(|| bad_input("messages is empty, expected a JSON array".into()))?;
         messages.iter_mut().for_each(open_arguments);
-        let tools: Option<Vec<Json>> = parse("tools", request.tools)?;
-        let kwargs: Map<String, Json> = parse("chat_template_kwargs", request.kwargs)?.unwrap_or_default();
+        let tools: Option<Vec<Json>> = parse("tools", &request.tools)?;
+        let kwargs: Map<String, Json> = parse("chat_template_kwargs", &request.kwargs)?.unwrap_or_default();
         let caller = Json::Array(vec![
             Json::Array(messages),
             tools.map_or(Json::Null, Json::Array),
