@@ -36,6 +36,17 @@ std::vector<BenchTest> tests_of(const BenchOptions& o) {
     return tests;
 }
 
+// Before anything is measured or printed.
+Result<void> check_tests(const std::vector<BenchTest>& tests, const ModelFacts& facts) {
+    if (tests.empty()) return usage_error("-p is 0 and -n is 0: no test is left, expected one above 0");
+    for (const BenchTest& test : tests)
+        if (test.context() > facts.shape.context)
+            return usage_error("-p {} -n {} -d {} takes {} tokens of context, {} was made for {}",
+                               test.prompt, test.generate, test.depth, test.context(),
+                               facts.metadata.source(), facts.shape.context);
+    return {};
+}
+
 Request random_request(const Engine& engine, int64_t prompt, int64_t answer, std::mt19937& random) {
     Request request;
     std::uniform_int_distribution<int32_t> token(0, engine.shape().vocab - 1);
@@ -135,13 +146,8 @@ struct BenchRun {
         EngineOptions engine_options;
         engine_options.chunk = kChunk;
         engine_options.context = 2;
-        for (const BenchTest& test : tests) {
-            if (test.context() > facts.shape.context)
-                return usage_error("-p {} -n {} -d {} takes {} tokens of context, {} was made for {}",
-                                   test.prompt, test.generate, test.depth, test.context(),
-                                   facts.metadata.source(), facts.shape.context);
+        for (const BenchTest& test : tests)
             engine_options.context = std::max(engine_options.context, int32_t(test.context()));
-        }
         const double bandwidth = read_bandwidth(threads);
         TRY(const std::unique_ptr<Backend> backend, session.backend(threads));
         TRY(const std::unique_ptr<Engine> engine, Engine::open(options.model, *backend, engine_options));
@@ -184,6 +190,7 @@ struct BenchRun {
 
 Result<int> run_command(const BenchOptions& o, Session& session) {
     TRY(const ModelFacts facts, model_facts(o.model));
+    TRY_VOID(check_tests(tests_of(o), facts));
     const Deferred deferred;
     std::vector<int64_t> threads = o.threads;
     if (threads.empty()) threads.push_back(usable_cores());

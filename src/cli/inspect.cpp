@@ -24,6 +24,13 @@ std::string size_text(int64_t bytes) {
     return fmt::format("{} bytes ({:.2f} GiB)", grouped(bytes), double(bytes) / (1 << 30));
 }
 
+// A name from the file, without what a terminal would obey.
+std::string printable(std::string name) {
+    for (char& c : name)
+        if (uint8_t(c) < 0x20 || c == 0x7f) c = '?';
+    return name;
+}
+
 // A string on one line, cut at a character's end.
 std::string shown(const std::string& text) {
     if (text.size() <= kShownCharacters) return json_quote(text);
@@ -101,13 +108,15 @@ std::string report(const Checkpoint& checkpoint) {
             text += fmt::format("  {}  {}\n", file.path, grouped(int64_t(file.bytes)));
     text += fmt::format("\nMetadata ({} keys)\n", checkpoint.metadata().entries().size());
     for (const auto& [key, value] : checkpoint.metadata().entries())
-        text += fmt::format("  {} = {}\n", key, std::visit([](const auto& v) { return shown(v); }, value));
+        text += fmt::format("  {} = {}\n", printable(key),
+                            std::visit([](const auto& v) { return shown(v); }, value));
     text += fmt::format("\nTensors ({}; shapes outermost first)\n", checkpoint.tensors().size());
     size_t width = 0;
     for (const StoredTensor& tensor : checkpoint.tensors()) width = std::max(width, tensor.name.size());
     for (const StoredTensor& tensor : checkpoint.tensors())
-        text += fmt::format("  {:<{}} {:<8} {:<22} {:>15}\n", tensor.name, std::min<size_t>(width, 80),
-                            tensor.type, shape_text(tensor), grouped(int64_t(tensor.bytes)));
+        text +=
+            fmt::format("  {:<{}} {:<8} {:<22} {:>15}\n", printable(tensor.name), std::min<size_t>(width, 80),
+                        tensor.type, shape_text(tensor), grouped(int64_t(tensor.bytes)));
     text += "\nTypes\n";
     for (const TypeCount& c : census)
         text += fmt::format("  {:<10} {:>5} tensors {:>18} weights {:>18} bytes {:>6.2f} bits a weight\n",

@@ -1,6 +1,7 @@
 #include "cli/npy.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -163,6 +164,10 @@ Result<std::vector<int32_t>> read_npy_ids(const std::string& path) {
 }
 
 Result<NpyWriter> NpyWriter::create(const std::string& path, int64_t rows, int64_t columns) {
+    // A finished file replaces what was there, which must not be a device or a folder.
+    struct stat there = {};
+    if (::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode))
+        return bad_input("{}: is a directory, pipe or device, expected a regular file or none", path);
     NpyWriter writer;
     writer.path_ = path;
     writer.temporary_ = fmt::format("{}.{}.tmp", path, ::getpid());

@@ -15,9 +15,10 @@ namespace {
 
 constexpr const char* kVersion = SPARKINFER_VERSION;  // from CMakeLists.txt
 constexpr int64_t kMaxTokens = INT32_MAX;             // of a context, a prompt, an answer
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int64_t kMaxThreads = 512;
+constexpr double kMaxNumber = 3.4e38;  // still a float32
 
-// "-t is '0', expected a whole number from 1 to 1024"
+// "-t is '0', expected a whole number from 1 to 512"
 Result<int64_t> parse_int(const std::string& flag, const std::string& text, int64_t min, int64_t max) {
     int64_t value = 0;
     const auto [end, trouble] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -26,7 +27,7 @@ Result<int64_t> parse_int(const std::string& flag, const std::string& text, int6
     return value;
 }
 
-// A finite number in [min, max], or (min, max] when `open`; max may be infinite.
+// A number in [min, max], or (min, max] when `open`, also as the float32 it becomes.
 struct NumberRange {
     double min, max;
     bool open = false;
@@ -35,10 +36,10 @@ Result<double> parse_number(const std::string& flag, const std::string& text, Nu
     double value = 0;
     const auto [end, trouble] = std::from_chars(text.data(), text.data() + text.size(), value);
     const bool number = trouble == std::errc() && end == text.data() + text.size() && std::isfinite(value);
-    if (!number || value < range.min || value > range.max || (range.open && value == range.min)) {
+    if (!number || value < range.min || value > range.max ||
+        (range.open && float(value) <= float(range.min))) {
         const std::string least = fmt::format("{} {}", range.open ? "above" : "of at least", range.min);
-        const std::string most = std::isinf(range.max) ? "" : fmt::format(" and at most {}", range.max);
-        return usage_error("{} is '{}', expected a number {}{}", flag, text, least, most);
+        return usage_error("{} is '{}', expected a number {} and at most {}", flag, text, least, range.max);
     }
     return value;
 }
@@ -110,7 +111,8 @@ struct Binder {
             ->type_name("");
     }
     void threads(std::optional<int64_t>& to) {
-        integer("-t,--threads", "threads that compute (default: the physical cores at hand)", 1, 1024, to);
+        integer("-t,--threads", "threads that compute (default: the physical cores at hand)", 1, kMaxThreads,
+                to);
     }
 };
 
@@ -121,7 +123,7 @@ void bind(Binder b, RunOptions& o) {
     b.integer("-n,--predict", "most tokens to generate; -1: to the end token (default)", -1, kMaxTokens,
               o.max_tokens);
     SamplingOptions& s = o.sampling;
-    b.number("--temp", "temperature; 0 is greedy (default: the file's, else 0.8)", {0, kInfinity},
+    b.number("--temp", "temperature; 0 is greedy (default: the file's, else 0.8)", {0, kMaxNumber},
              s.temperature);
     b.integer("--top-k", "keep the K most likely tokens; 0: all (default: the file's, else 40)", 0,
               kMaxTokens, s.top_k);
@@ -132,7 +134,7 @@ void bind(Binder b, RunOptions& o) {
              "drop tokens less likely than this share of the likeliest (default: the file's, else 0.05)",
              {0, 1}, s.min_p);
     b.number("--repeat-penalty", "divide the logits of tokens in the last --repeat-last-n; 1: off (default)",
-             {0, kInfinity, true}, s.repeat_penalty);
+             {0, kMaxNumber, true}, s.repeat_penalty);
     b.integer("--repeat-last-n", "tokens of prompt and answer it looks at; -1: all, 0: off (default 64)", -1,
               kMaxTokens, s.repeat_last_n);
     b.number("--presence-penalty", "subtract from the logits of generated tokens, once; -2 to 2 (default 0)",
@@ -227,7 +229,8 @@ void bind(Binder b, BenchOptions& o) {
     b.list("-n,--n-gen", "tokens to generate and time; 0: no such test (default 128)", 0, 1 << 24,
            o.generate);
     b.list("-d,--n-depth", "tokens already in the context (default 0)", 0, 1 << 24, o.depth);
-    b.list("-t,--threads", "threads that compute (default: the physical cores at hand)", 1, 1024, o.threads);
+    b.list("-t,--threads", "threads that compute (default: the physical cores at hand)", 1, kMaxThreads,
+           o.threads);
     b.integer("-r,--repetitions", "timed runs of each test (default 5)", 1, 1000, o.repetitions);
     b.value("-o,--output", "FORMAT", "md (default), csv, json or jsonl",
             [&o](const std::string& name) -> Result<void> {

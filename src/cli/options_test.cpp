@@ -23,15 +23,16 @@ TEST(Options, RefusesBadNumbersByFlag) {
     const auto run = [](const std::string& flag, const std::string& value) {
         return trouble({"run", "m", "-p", "x", flag, value});
     };
-    EXPECT_EQ(run("--temp", "-1"), "--temp is '-1', expected a number of at least 0");
-    EXPECT_EQ(run("--temp", "nan"), "--temp is 'nan', expected a number of at least 0");
-    EXPECT_EQ(run("--temp", "inf"), "--temp is 'inf', expected a number of at least 0");
-    EXPECT_EQ(run("--temp", "0.8x"), "--temp is '0.8x', expected a number of at least 0");
-    EXPECT_EQ(run("--temp", ""), "--temp is '', expected a number of at least 0");
+    EXPECT_EQ(run("--temp", "-1"), "--temp is '-1', expected a number of at least 0 and at most 3.4e+38");
+    EXPECT_EQ(run("--temp", "nan"), "--temp is 'nan', expected a number of at least 0 and at most 3.4e+38");
+    EXPECT_EQ(run("--temp", "inf"), "--temp is 'inf', expected a number of at least 0 and at most 3.4e+38");
+    EXPECT_EQ(run("--temp", "0.8x"), "--temp is '0.8x', expected a number of at least 0 and at most 3.4e+38");
+    EXPECT_EQ(run("--temp", ""), "--temp is '', expected a number of at least 0 and at most 3.4e+38");
     EXPECT_EQ(run("--top-p", "2"), "--top-p is '2', expected a number above 0 and at most 1");
     EXPECT_EQ(run("--top-p", "0"), "--top-p is '0', expected a number above 0 and at most 1");
     EXPECT_EQ(run("--min-p", "NaN"), "--min-p is 'NaN', expected a number of at least 0 and at most 1");
-    EXPECT_EQ(run("--repeat-penalty", "0"), "--repeat-penalty is '0', expected a number above 0");
+    EXPECT_EQ(run("--repeat-penalty", "0"),
+              "--repeat-penalty is '0', expected a number above 0 and at most 3.4e+38");
     EXPECT_EQ(run("--presence-penalty", "2.5"),
               "--presence-penalty is '2.5', expected a number of at least -2 and at most 2");
     EXPECT_EQ(run("--top-k", "-1"), "--top-k is '-1', expected a whole number from 0 to 2147483647");
@@ -41,7 +42,7 @@ TEST(Options, RefusesBadNumbersByFlag) {
     EXPECT_EQ(run("-n", "0"), "-n,--predict is '0', expected -1 or a whole number from 1");
     EXPECT_EQ(run("--logprobs", "21"), "--logprobs is '21', expected a whole number from 0 to 20");
     EXPECT_EQ(run("--seed", "-1"), "--seed is '-1', expected a whole number from 0 to 18446744073709551615");
-    EXPECT_EQ(run("-t", "0"), "-t,--threads is '0', expected a whole number from 1 to 1024");
+    EXPECT_EQ(run("-t", "0"), "-t,--threads is '0', expected a whole number from 1 to 512");
     EXPECT_EQ(run("--ctx", "0"), "--ctx is '0', expected a whole number from 1 to 2147483647");
     EXPECT_EQ(run("--stop", ""), "--stop is empty, expected a text");
 }

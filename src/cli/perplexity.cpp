@@ -93,8 +93,9 @@ Result<Windows> windows_of_ids(const PerplexityOptions& o, const ModelFacts& fac
 // Runs window after window; what is rated and what is written are the same pass.
 class Rater {
   public:
-    Rater(Engine& engine, const Windows& windows, std::optional<NpyWriter> writer, StandardOutput& out)
-        : engine_(engine), windows_(windows), writer_(std::move(writer)), out_(out) {}
+    Rater(Engine& engine, const std::string& model, const Windows& windows, std::optional<NpyWriter> writer,
+          StandardOutput& out)
+        : engine_(engine), model_(model), windows_(windows), writer_(std::move(writer)), out_(out) {}
 
     Result<void> run() {
         const int64_t total = int64_t(windows_.tokens.size());
@@ -125,14 +126,19 @@ class Rater {
         request.on_logits = [&](int32_t i, std::span<const float> logits) -> Result<void> {
             if (interrupted()) return internal_error("interrupted");
             if (writer_) TRY_VOID(writer_->write_row(logits));
-            if (rated && i >= first && i + 1 < int32_t(length))
-                estimate_.add(negative_log_probability(logits, tokens[size_t(i) + 1]));
+            if (!rated || i < first || i + 1 >= int32_t(length)) return {};
+            const double nll = negative_log_probability(logits, tokens[size_t(i) + 1]);
+            if (!std::isfinite(nll))
+                return bad_input("{}: the logits after token {} are not finite: its weights are damaged",
+                                 model_, start + i);
+            estimate_.add(nll);
             return {};
         };
         return engine_.score(request);
     }
 
     Engine& engine_;
+    const std::string& model_;  // its path
     const Windows& windows_;
     std::optional<NpyWriter> writer_;
     StandardOutput& out_;
@@ -162,7 +168,7 @@ Result<int> run_command(const PerplexityOptions& o, Session& session) {
     if (windows.second_half)
         log_info("{} windows of {} tokens, the second half of each is rated", windows.complete(),
                  windows.window);
-    Rater rater(*engine, windows, std::move(writer), session.out);
+    Rater rater(*engine, o.model, windows, std::move(writer), session.out);
     const Result<void> ran = rater.run();
     if (interrupted()) return kExitInterrupted;
     if (!ran.ok()) return ran.error();

@@ -22,8 +22,23 @@ Result<std::vector<TokenId>> prompt_ids(const std::string& text, bool raw_text, 
     auto chat = ChatTemplate::from_metadata(metadata);
     if (!chat.ok())
         return Error{chat.error().kind, chat.error().message + " (--raw does without a template)"};
-    TRY(const Rendered rendered, chat->render_user(text));
-    return tokenizer.encode(rendered);
+    const auto rendered = chat->render_user(text);
+    if (!rendered.ok())
+        return Error{rendered.error().kind, fmt::format("{}: {} (--raw does without a template)",
+                                                        metadata.source(), rendered.error().message)};
+    return tokenizer.encode(rendered.value());
+}
+
+// Refuses before the work of tokenizing what cannot be fewer tokens than the context: none is longer than the
+// longest of the vocabulary, and normalisation shortens to a quarter at most.
+Result<void> check_length(const std::string& text, const Tokenizer& tokenizer, int64_t context) {
+    size_t longest = 1;
+    for (int32_t id = 0; id < tokenizer.size(); ++id)
+        longest = std::max(longest, tokenizer.piece(TokenId(id)).size());
+    const size_t least = text.size() / (4 * longest);
+    if (least <= size_t(context)) return {};
+    return bad_input("the prompt has {} bytes, which is at least {} tokens, and the context is {}",
+                     text.size(), least, context);
 }
 
 // Ends the streamed answer's line on the terminal, without adding to an answer that goes elsewhere.
@@ -40,6 +55,7 @@ Result<int> run_command(const RunOptions& o, Session& session) {
     TRY(const ModelFacts facts, model_facts(o.model));
     TRY(const Tokenizer tokenizer, Tokenizer::from_metadata(facts.metadata));
     TRY(const std::string text, read_text(o.prompt, "the prompt"));
+    TRY_VOID(check_length(text, tokenizer, o.context.value_or(facts.shape.context)));
     TRY(const std::vector<TokenId> prompt, prompt_ids(text, o.raw, tokenizer, facts.metadata));
     if (prompt.empty()) return bad_input("the prompt has no tokens, expected at least one");
 
