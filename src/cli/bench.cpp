@@ -139,7 +139,7 @@ struct BenchRun {
     const BenchOptions& options;
     const ModelFacts& facts;
     Session& session;
-    bool first = true;
+    bool headed = false, first = true;  // what was written: the head, no row
 
     Result<void> run(int threads) {
         const std::vector<BenchTest> tests = tests_of(options);
@@ -148,9 +148,10 @@ struct BenchRun {
         engine_options.context = 2;
         for (const BenchTest& test : tests)
             engine_options.context = std::max(engine_options.context, int32_t(test.context()));
-        const double bandwidth = read_bandwidth(threads);
-        TRY(const std::unique_ptr<Backend> backend, session.backend(threads));
-        TRY(const std::unique_ptr<Engine> engine, Engine::open(options.model, *backend, engine_options));
+        TRY(const std::unique_ptr<Backend> backend, session.backend(options.backend, threads));
+        const double bandwidth = backend->info().host_memory ? read_bandwidth(threads) : 0;
+        TRY(const std::unique_ptr<Engine> engine, session.engine(options.model, *backend, engine_options));
+        if (!std::exchange(headed, true)) TRY_VOID(session.out.write(bench_head(options.format)));
         std::mt19937 random(1);
         for (const BenchTest& test : tests) {
             BenchRow row;
@@ -194,7 +195,6 @@ Result<int> run_command(const BenchOptions& o, Session& session) {
     const Deferred deferred;
     std::vector<int64_t> threads = o.threads;
     if (threads.empty()) threads.push_back(usable_cores());
-    TRY_VOID(session.out.write(bench_head(o.format)));
     BenchRun bench{o, facts, session};
     for (const int64_t n : threads) {
         TRY_VOID(bench.run(int(n)));

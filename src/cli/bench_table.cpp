@@ -13,6 +13,7 @@ JsonObject fields(const BenchRow& row) {
     const std::vector<double> speeds = row.samples_ts();
     std::vector<double> times;
     JsonArray samples_ns, samples_ts;
+    const bool known = row.bandwidth > 0;
     for (const int64_t sample : row.samples_ns) {
         times.push_back(double(sample));
         samples_ns.emplace_back(sample);
@@ -35,13 +36,14 @@ JsonObject fields(const BenchRow& row) {
                       {"avg_ts", mean_of(speeds)},
                       {"stddev_ts", deviation_of(speeds)},
                       {"bytes", int64_t(row.bytes)},
-                      {"read_bandwidth", int64_t(row.bandwidth)},
-                      {"floor_percent", 100 * row.floor_share()},
+                      {"read_bandwidth", known ? Json(int64_t(row.bandwidth)) : Json()},
+                      {"floor_percent", known ? Json(100 * row.floor_share()) : Json()},
                       {"samples_ns", std::move(samples_ns)},
                       {"samples_ts", std::move(samples_ts)}};
 }
 
 std::string csv_cell(const Json& value) {
+    if (value.is_null()) return "";
     std::string text = value.is_string() ? std::string(value.get_string()) : to_json(value);
     std::string quoted = "\"";
     for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
@@ -70,12 +72,13 @@ constexpr const char* kMarkdownRow =
 
 std::string markdown_line(const BenchRow& row) {
     const std::vector<double> speeds = row.samples_ts();
+    const bool known = row.bandwidth > 0;
     return fmt::format(kMarkdownRow, row.model_type, size_text(double(row.model_size)),
                        params_text(double(row.model_n_params)), row.backend, row.n_threads, row.test(),
                        fmt::format("{:.2f} ± {:.2f}", mean_of(speeds), deviation_of(speeds)),
                        size_text(row.bytes / double(row.tokens())),
-                       fmt::format("{:.2f}", row.bandwidth * 1e-9),
-                       fmt::format("{:.1f}", 100 * row.floor_share()));
+                       known ? fmt::format("{:.2f}", row.bandwidth * 1e-9) : "",
+                       known ? fmt::format("{:.1f}", 100 * row.floor_share()) : "");
 }
 
 }  // namespace

@@ -17,14 +17,14 @@ struct BenchRow {
     int64_t n_prompt = 0, n_gen = 0, n_depth = 0;
     std::vector<int64_t> samples_ns;  // of each timed run
     double bytes = 0;                 // that a run must read and write (ops/explain.h)
-    double bandwidth = 0;             // bytes a second, as measured at start
+    double bandwidth = 0;             // bytes a second, as measured at start; 0: not known
 
     // The run's tokens over each sample, a second.
     std::vector<double> samples_ts() const;
     int64_t tokens() const { return n_prompt + n_gen; }
     // "pp512", "tg128 @ d4096"
     std::string test() const;
-    // Share of the time that memory bandwidth alone would take: 0 … 1 unless caches help.
+    // Share of the time that memory bandwidth alone would take: 0 … 1 unless caches help; 0: not known.
     double floor_share() const;
 };
 

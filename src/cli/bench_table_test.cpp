@@ -56,5 +56,17 @@ TEST(BenchTable, EachFormIsItself) {
     EXPECT_NE(line.find("1.50 GiB"), std::string::npos);
 }
 
+// Risk: where the bandwidth is not known, a share of 0 % is claimed.
+TEST(BenchTable, UnknownBandwidthIsLeftOut) {
+    BenchRow row = sample_row();
+    row.bandwidth = 0;
+    const std::string json = bench_line(row, BenchFormat::jsonl, true);
+    EXPECT_NE(json.find("\"read_bandwidth\":null,\"floor_percent\":null"), std::string::npos) << json;
+    const std::string csv = bench_line(row, BenchFormat::csv, false),
+                      line = bench_line(row, BenchFormat::md, true);
+    EXPECT_TRUE(csv.ends_with(",,\n")) << csv;
+    EXPECT_TRUE(line.ends_with("|           |         |\n")) << line;
+}
+
 }  // namespace
 }  // namespace sparkinfer

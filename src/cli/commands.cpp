@@ -7,8 +7,16 @@
 
 namespace sparkinfer {
 
-Result<std::unique_ptr<Backend>> Session::backend(const std::optional<int64_t>& threads) const {
-    return make_backend(threads ? int(*threads) : usable_cores());
+Result<std::unique_ptr<Backend>> Session::backend(const std::string& name,
+                                                  const std::optional<int64_t>& threads) const {
+    return make_backend({name, threads ? int(*threads) : usable_cores()});
+}
+
+Result<std::unique_ptr<Engine>> Session::engine(const std::string& model, Backend& backend,
+                                                const EngineOptions& options) const {
+    TRY(std::unique_ptr<Engine> engine, Engine::open(model, backend, options));
+    for (const std::string& notice : backend.info().notices) log_line(LogLevel::info, notice);
+    return engine;
 }
 
 static int finish(const Error& error) {

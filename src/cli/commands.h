@@ -8,6 +8,7 @@
 #include "cli/options.h"
 #include "cli/streams.h"
 #include "core/result.h"
+#include "engine/engine.h"
 #include "ops/backend.h"
 
 namespace sparkinfer {
@@ -17,16 +18,26 @@ inline double seconds_between(Clock::time_point from, Clock::time_point to) {
     return std::chrono::duration<double>(to - from).count();
 }
 
-// Makes the backend that computes, with so many threads.
-using BackendFactory = std::function<Result<std::unique_ptr<Backend>>(int threads)>;
+// What --backend and --threads say.
+struct BackendChoice {
+    std::string name;  // "auto", "cuda", "cpu"
+    int threads = 1;   // where a CPU computes
+};
+// Makes the backend that computes. Errors: the one asked for is not in this build (usage), or not usable on
+// this machine (resources).
+using BackendFactory = std::function<Result<std::unique_ptr<Backend>>(const BackendChoice&)>;
 
 struct Session {
     BackendFactory make_backend;
     StandardOutput out;
     Clock::time_point started;  // when the program did
 
-    // For what --threads says; else one a usable core.
-    Result<std::unique_ptr<Backend>> backend(const std::optional<int64_t>& threads) const;
+    // Without --threads, one a usable core.
+    Result<std::unique_ptr<Backend>> backend(const std::string& name,
+                                             const std::optional<int64_t>& threads) const;
+    // An engine over it; what the backend has to say about the model's weights goes to stderr.
+    Result<std::unique_ptr<Engine>> engine(const std::string& model, Backend& backend,
+                                           const EngineOptions& options) const;
 };
 
 Result<int> run_command(const RunOptions& options, Session& session);

@@ -17,6 +17,7 @@ constexpr const char* kVersion = SPARKINFER_VERSION;  // from CMakeLists.txt
 constexpr int64_t kMaxTokens = INT32_MAX;             // of a context, a prompt, an answer
 constexpr int64_t kMaxThreads = 512;
 constexpr double kMaxNumber = 3.4e38;  // still a float32
+constexpr const char* kThreadsHelp = "threads that compute on the CPU (default: the physical cores at hand)";
 
 // "-t is '0', expected a whole number from 1 to 512"
 Result<int64_t> parse_int(const std::string& flag, const std::string& text, int64_t min, int64_t max) {
@@ -110,9 +111,16 @@ struct Binder {
             ->required()
             ->type_name("");
     }
-    void threads(std::optional<int64_t>& to) {
-        integer("-t,--threads", "threads that compute (default: the physical cores at hand)", 1, kMaxThreads,
-                to);
+    void threads(std::optional<int64_t>& to) { integer("-t,--threads", kThreadsHelp, 1, kMaxThreads, to); }
+    void backend(std::string& to) {
+        value("--backend", "NAME",
+              "what computes: auto (default: CUDA where it can be used, else cpu), cuda, cpu",
+              [&to](const std::string& name) -> Result<void> {
+                  if (name != "auto" && name != "cuda" && name != "cpu")
+                      return usage_error("--backend is '{}', expected auto, cuda or cpu", name);
+                  to = name;
+                  return {};
+              });
     }
 };
 
@@ -164,6 +172,7 @@ void bind(Binder b, RunOptions& o) {
     b.integer("--ctx", "tokens of context (default: what prompt and -n need, at most the file's)", 1,
               kMaxTokens, o.context);
     b.threads(o.threads);
+    b.backend(o.backend);
     b.flag("--raw", "no chat template: continue the prompt itself", o.raw);
     b.flag("--json", "print one JSON object instead of the streamed answer", o.json);
 }
@@ -220,6 +229,7 @@ void bind(Binder b, PerplexityOptions& o) {
     b.text("--logits-out", "OUT.npy", "write float32 [tokens, vocabulary], row i = logits after token i",
            o.logits_out);
     b.threads(o.threads);
+    b.backend(o.backend);
 }
 
 void bind(Binder b, BenchOptions& o) {
@@ -229,8 +239,8 @@ void bind(Binder b, BenchOptions& o) {
     b.list("-n,--n-gen", "tokens to generate and time; 0: no such test (default 128)", 0, 1 << 24,
            o.generate);
     b.list("-d,--n-depth", "tokens already in the context (default 0)", 0, 1 << 24, o.depth);
-    b.list("-t,--threads", "threads that compute (default: the physical cores at hand)", 1, kMaxThreads,
-           o.threads);
+    b.list("-t,--threads", kThreadsHelp, 1, kMaxThreads, o.threads);
+    b.backend(o.backend);
     b.integer("-r,--repetitions", "timed runs of each test (default 5)", 1, 1000, o.repetitions);
     b.value("-o,--output", "FORMAT", "md (default), csv, json or jsonl",
             [&o](const std::string& name) -> Result<void> {

@@ -34,6 +34,7 @@ struct RunOptions {
     std::optional<int64_t> logprobs;  // alternatives a token, 0 … kMaxTopLogprobs
     std::optional<int64_t> context;   // tokens
     std::optional<int64_t> threads;
+    std::string backend = "auto";  // or "cuda", "cpu"
     bool raw = false, json = false;
 };
 
@@ -58,6 +59,7 @@ struct PerplexityOptions {
     std::string model;
     std::optional<std::string> file, tokens, logits_out;
     std::optional<int64_t> context, threads;
+    std::string backend = "auto";
 };
 
 enum class BenchFormat { md, csv, json, jsonl };
@@ -66,6 +68,7 @@ struct BenchOptions {
     std::vector<int64_t> prompt = {512}, generate = {128}, depth = {0}, threads;  // every combination is run
     int64_t repetitions = 5;
     BenchFormat format = BenchFormat::md;
+    std::string backend = "auto";
 };
 
 using Command = std::variant<RunOptions, InspectOptions, TokenizeOptions, ExplainOptions, PerplexityOptions,

@@ -130,6 +130,23 @@ TEST(Options, NamesWhatIsUnknown) {
     EXPECT_EQ(trouble({"bench", "m", "-o", "xml"}), "-o is 'xml', expected md, csv, json or jsonl");
 }
 
+// Risk: a backend's name is not understood, or understood by one command alone.
+TEST(Options, BackendIsOneOfThree) {
+    EXPECT_EQ(run_options({"-p", "x"}).backend, "auto");
+    for (const char* name : {"auto", "cuda", "cpu"}) {
+        EXPECT_EQ(run_options({"-p", "x", "--backend", name}).backend, name);
+        auto parsed = parse_command_line({"perplexity", "m", "-f", "t", "--backend", name});
+        ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+        EXPECT_EQ(std::get<PerplexityOptions>(std::get<Command>(parsed.value())).backend, name);
+        parsed = parse_command_line({"bench", "m", "--backend", name});
+        ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+        EXPECT_EQ(std::get<BenchOptions>(std::get<Command>(parsed.value())).backend, name);
+    }
+    EXPECT_EQ(trouble({"run", "m", "--backend", "gpu"}), "--backend is 'gpu', expected auto, cuda or cpu");
+    EXPECT_EQ(trouble({"bench", "m", "--backend", ""}), "--backend is '', expected auto, cuda or cpu");
+    EXPECT_NE(trouble({"explain", "m", "--backend", "cpu"}), "nothing");
+}
+
 TEST(Options, ReadsLogitBiases) {
     EXPECT_EQ(parse_logit_bias("42+2.5").value(), std::pair(42, 2.5f));
     EXPECT_EQ(parse_logit_bias("42-1").value(), std::pair(42, -1.0f));

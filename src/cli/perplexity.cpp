@@ -160,11 +160,11 @@ Result<int> run_command(const PerplexityOptions& o, Session& session) {
             NpyWriter::create(*o.logits_out, int64_t(windows.tokens.size()), facts.shape.vocab));
         writer.emplace(std::move(made));
     }
-    TRY(const std::unique_ptr<Backend> backend, session.backend(o.threads));
+    TRY(const std::unique_ptr<Backend> backend, session.backend(o.backend, o.threads));
     EngineOptions options;
     options.chunk = kChunk;
     options.context = int32_t(std::clamp<int64_t>(windows.window, 2, facts.shape.context));
-    TRY(const std::unique_ptr<Engine> engine, Engine::open(o.model, *backend, options));
+    TRY(const std::unique_ptr<Engine> engine, session.engine(o.model, *backend, options));
     if (windows.second_half)
         log_info("{} windows of {} tokens, the second half of each is rated", windows.complete(),
                  windows.window);

@@ -68,13 +68,15 @@ Result<int> run_command(const RunOptions& o, Session& session) {
     plan.stop = o.stop;
     plan.stream = !o.json;
 
-    TRY(const std::unique_ptr<Backend> backend, session.backend(o.threads));
+    TRY(const std::unique_ptr<Backend> backend, session.backend(o.backend, o.threads));
+    const BackendInfo& info = backend->info();
+    const int64_t memory = info.host_memory ? available_memory() : info.memory_bytes;
     EngineOptions engine_options;
     engine_options.chunk = kChunk;
     TRY(engine_options.context,
-        choose_context(facts, {int64_t(prompt.size()), o.max_tokens, o.context, available_memory(),
-                               kv_bytes_per_token(facts.shape, backend->info().kv_type)}));
-    TRY(const std::unique_ptr<Engine> engine, Engine::open(o.model, *backend, engine_options));
+        choose_context(facts, {int64_t(prompt.size()), o.max_tokens, o.context, memory,
+                               kv_bytes_per_token(facts.shape, info.kv_type)}));
+    TRY(const std::unique_ptr<Engine> engine, session.engine(o.model, *backend, engine_options));
     const uint64_t seed = plan.request.sampling.seed;
 
     TRY(const Answer answer, answer_prompt(*engine, tokenizer, std::move(plan), session));

@@ -60,6 +60,7 @@ class CpuBackend final : public Backend {
         info_.device = device_name();
         info_.memory_bytes = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
         info_.kv_type = DType::f32;
+        info_.host_memory = true;
     }
 
     const BackendInfo& info() const override { return info_; }

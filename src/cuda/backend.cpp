@@ -70,7 +70,11 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const CudaOptions& options) {
     CUDA_TRY(cudaStreamCreateWithFlags(&b->stream_, cudaStreamNonBlocking));
     b->weights_ = std::make_unique<Placement>(b->stream_);
     for (PinnedStep& s : b->steps_) CUDA_TRY(cudaEventCreateWithFlags(&s.free, cudaEventDisableTiming));
-    b->info_ = {"cuda", b->device_.name, b->device_.free, options.kv_type};
+    b->info_.name = "cuda";
+    b->info_.device = b->device_.name;
+    b->info_.memory_bytes = b->device_.free;
+    b->info_.kv_type = options.kv_type;
+    b->info_.captures = true;
     return std::unique_ptr<Backend>(std::move(b));
 }
 
@@ -96,7 +100,12 @@ Result<Memory> CudaBackend::allocate(int64_t bytes, MemoryKind) {
 }
 
 Result<std::vector<Weight>> CudaBackend::place(const WeightGroup& group, ByteSource& source) {
-    return weights_->place(group, source);
+    TRY(std::vector<Weight> placed, weights_->place(group, source));
+    if (const int32_t n = weights_->kept_raw(); n > 0)
+        info_.notices = {fmt::format("{} tensor{} of this model would lose bits of a scale in the fast kernels' layout, so {} "
+                                     "kept as the file has {} and multiplied by slower kernels",
+                                     n, n == 1 ? "" : "s", n == 1 ? "it is" : "they are", n == 1 ? "it" : "them")};
+    return placed;
 }
 
 static void lower_tape(Lowering& l, const Tape& tape) {
