@@ -10,7 +10,7 @@ export PROMPT_TEXT := $(value PROMPT)
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test check lint fmt goldens explain bench clean model
+.PHONY: help setup build cuda run test check lint fmt goldens explain bench clean model
 .NOTPARALLEL:
 
 help:  ## this list
@@ -26,6 +26,10 @@ build/%/build.ninja: CMakePresets.json
 
 build: setup build/release/build.ninja  ## the release binary, build/release/sparkinfer
 	@cmake --build --preset release --target sparkinfer >&2
+
+cuda: setup  ## the same with the CUDA backend, build/cuda/sparkinfer; obtains a CUDA compiler where there is none
+	@nvcc=$$(tools/setup_cuda.sh) && cmake --preset cuda -DCMAKE_CUDA_COMPILER="$$nvcc" >&2
+	@cmake --build --preset cuda --target sparkinfer >&2
 
 model: setup
 	@[ "$(MODEL)" != "$(DEFAULT_MODEL)" ] || $(PYTHON) tools/fetch_model.py
@@ -64,5 +68,5 @@ explain: build model  ## the tape of MODEL as a table: ops, shapes, bytes, floor
 bench: build model  ## tokens per second of MODEL, with % of the memory-bandwidth floor
 	@$(BINARY) bench "$(MODEL)" -p 512 -n 64 -r 3
 
-clean:  ## remove what was built (not .venv, not models)
+clean:  ## remove what was built (not .venv, .venv-cuda, models)
 	rm -rf build rust/*/target
