@@ -32,7 +32,7 @@ Metadata folder(const std::string& config, const std::string& generation) {
 }
 
 TEST(JsonFacts, EndTokensOfAFolder) {
-    // Risk: generation does not stop at an end token that only one of the three files names.
+    // Risk: generation does not stop at an end token that only one of the files names.
     const auto ends = [](const Metadata& m) {
         const Result<Tokenizer> t = Tokenizer::from_metadata(m);
         EXPECT_TRUE(t.ok()) << (t.ok() ? "" : t.error().message);
@@ -46,6 +46,10 @@ TEST(JsonFacts, EndTokensOfAFolder) {
     EXPECT_EQ(ends(folder(R"({"eos_token":{"content":"<stop>"}})", R"({"eos_token_id":[256,257]})")),
               (std::vector{256, 257, 258}));
     EXPECT_EQ(ends(folder("", R"({"eos_token_id":10})")), (std::vector{10, 258}));
+    Metadata stated = folder("", "");
+    stated.insert("config.eos_token_id", std::vector<int64_t>{11, 12});
+    stated.insert("config.text_config.eos_token_id", int64_t(13));
+    EXPECT_EQ(ends(stated), (std::vector{11, 12, 13, 258}));
 }
 
 TEST(JsonFacts, KindsOfAFolder) {
@@ -70,6 +74,11 @@ TEST(JsonFacts, RefusesBrokenFiles) {
     EXPECT_NE(error("", R"({"eos_token_id":[261]})").find("261 is out of range, expected 0 to 260"),
               std::string::npos);
     EXPECT_NE(error("", R"({"eos_token_id":-1})").find("-1 is out of range"), std::string::npos);
+    Metadata stated = folder("", "");
+    stated.insert("config.eos_token_id", int64_t(261));
+    const Result<Tokenizer> refused = Tokenizer::from_metadata(stated);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.error().message.find("(config.json, "), std::string::npos);
 }
 
 TEST(JsonFacts, TemplateOfAFolder) {

@@ -156,11 +156,23 @@ Result<Tokenizer> Tokenizer::from_folder(const Metadata& metadata) {
     if (auto it = specials.find("eos_token"); it != specials.end())
         tokenizer.eos_ = tokenizer.find(it->second);
     if (tokenizer.eos_) tokenizer.end_tokens_.push_back(*tokenizer.eos_);
-    TRY(const std::vector<int64_t> ids, eos_ids(generation, metadata.source()));
+    TRY(std::vector<int64_t> ids, eos_ids(generation, metadata.source()));
+    for (const char* key : {"config.eos_token_id", "config.text_config.eos_token_id"}) {
+        const MetadataValue* stated = metadata.find(key);
+        if (!stated) continue;
+        if (const auto* list = std::get_if<std::vector<int64_t>>(stated)) {
+            ids.insert(ids.end(), list->begin(), list->end());
+        } else {
+            TRY(const int64_t id, metadata.require_int(key, INT64_MIN, INT64_MAX));
+            ids.push_back(id);
+        }
+    }
     for (int64_t id : ids) {
         if (id < 0 || id >= tokenizer.size_)
-            return bad_input("{}: generation_config.json: eos_token_id {} is out of range, expected 0 to {}",
-                             metadata.source(), id, tokenizer.size_ - 1);
+            return bad_input(
+                "{}: eos_token_id (config.json, generation_config.json): {} is out of range, "
+                "expected 0 to {}",
+                metadata.source(), id, tokenizer.size_ - 1);
         tokenizer.end_tokens_.push_back(TokenId(static_cast<int32_t>(id)));
     }
     tokenizer.add_end_names();
