@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <system_error>
 
 #include "core/check.h"
@@ -168,9 +169,12 @@ Result<NpyWriter> NpyWriter::create(const std::string& path, int64_t rows, int64
     struct stat there = {};
     if (::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode))
         return bad_input("{}: is a directory, pipe or device, expected a regular file or none", path);
+    // A link stays one: the file that it names is replaced.
+    std::error_code none;
+    const std::filesystem::path real = std::filesystem::canonical(path, none);
     NpyWriter writer;
-    writer.path_ = path;
-    writer.temporary_ = fmt::format("{}.{}.tmp", path, ::getpid());
+    writer.path_ = none ? path : real.string();
+    writer.temporary_ = fmt::format("{}.{}.tmp", writer.path_, ::getpid());
     writer.rows_ = rows;
     writer.columns_ = columns;
     writer.fd_ = ::open(writer.temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
