@@ -1,4 +1,5 @@
-// backend.h — the CUDA backend: one NVIDIA GPU. The only header of this folder that others include; no CUDA in it.
+// backend.h — the CUDA backend: one NVIDIA GPU. The only header of this folder that others include;
+// no CUDA in it.
 #pragma once
 #include <memory>
 #include <string>

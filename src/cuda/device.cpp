@@ -1,5 +1,5 @@
-#include "cuda/backend.h"
 #include "cuda/device.h"
+#include "cuda/backend.h"
 
 namespace sparkinfer {
 namespace cuda {
@@ -8,7 +8,8 @@ constexpr int kDriverNeeded = 13000;  // the runtime this is built with
 
 Error device_error(cudaError_t status, const char* what) {
     const ErrorKind kind = status == cudaErrorMemoryAllocation ? ErrorKind::resources : ErrorKind::internal;
-    return {kind, fmt::format("the GPU failed: {} ({}) in {}", cudaGetErrorString(status), cudaGetErrorName(status), what)};
+    return {kind, fmt::format("the GPU failed: {} ({}) in {}", cudaGetErrorString(status),
+                              cudaGetErrorName(status), what)};
 }
 
 // The first reason why device `device` cannot be used, or nothing.
@@ -16,23 +17,25 @@ static std::string obstacle(int32_t device, cudaDeviceProp* properties) {
     int driver = 0;
     if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return "no NVIDIA driver is installed";
     if (driver < kDriverNeeded)
-        return fmt::format("the NVIDIA driver supports CUDA {}.{}, expected 13.0 or newer (driver 580)", driver / 1000,
-                           driver % 1000 / 10);
+        return fmt::format("the NVIDIA driver supports CUDA {}.{}, expected 13.0 or newer (driver 580)",
+                           driver / 1000, driver % 1000 / 10);
     int count = 0;
     const cudaError_t status = cudaGetDeviceCount(&count);
-    if (status != cudaSuccess) return fmt::format("the NVIDIA driver answers: {}", cudaGetErrorString(status));
+    if (status != cudaSuccess)
+        return fmt::format("the NVIDIA driver answers: {}", cudaGetErrorString(status));
     if (count == 0) return "the NVIDIA driver sees no GPU";
     if (device < 0 || device >= count) return fmt::format("GPU {} was asked for, {} found", device, count);
     if (cudaGetDeviceProperties(properties, device) != cudaSuccess) return "the GPU does not answer";
     if (properties->major != 9 && properties->major != 12)
-        return fmt::format("{} has compute capability {}.{}, expected 9.0, 12.0 or 12.1", properties->name, properties->major,
-                           properties->minor);
+        return fmt::format("{} has compute capability {}.{}, expected 9.0, 12.0 or 12.1", properties->name,
+                           properties->major, properties->minor);
     return {};
 }
 
 Result<DeviceInfo> open_device(int32_t device) {
     cudaDeviceProp p{};
-    if (std::string reason = obstacle(device, &p); !reason.empty()) return out_of_resources("no GPU can be used: {}", reason);
+    if (std::string reason = obstacle(device, &p); !reason.empty())
+        return out_of_resources("no GPU can be used: {}", reason);
     CUDA_TRY(cudaSetDevice(device));
     size_t free = 0, memory = 0;
     CUDA_TRY(cudaMemGetInfo(&free, &memory));

@@ -10,9 +10,9 @@ namespace sparkinfer::cuda {
 Error device_error(cudaError_t status, const char* what);
 
 // CUDA_TRY(cudaMalloc(&p, n)): returns the device's error from the enclosing function.
-#define CUDA_TRY(call)                                                                     \
-    do {                                                                                   \
-        const cudaError_t cuda_try_status = (call);                                        \
+#define CUDA_TRY(call)                                                                                       \
+    do {                                                                                                     \
+        const cudaError_t cuda_try_status = (call);                                                          \
         if (cuda_try_status != cudaSuccess) return ::sparkinfer::cuda::device_error(cuda_try_status, #call); \
     } while (false)
 

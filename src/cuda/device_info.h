@@ -6,11 +6,11 @@
 namespace sparkinfer::cuda {
 
 struct DeviceInfo {
-    std::string name;         // "NVIDIA H200"
+    std::string name;  // "NVIDIA H200"
     int32_t major = 0, minor = 0;
-    int32_t sms = 0;          // multiprocessors
-    int32_t shared_block = 0; // bytes of shared memory a block may have
-    int32_t shared_sm = 0;    // bytes of shared memory of a multiprocessor
+    int32_t sms = 0;               // multiprocessors
+    int32_t shared_block = 0;      // bytes of shared memory a block may have
+    int32_t shared_sm = 0;         // bytes of shared memory of a multiprocessor
     int64_t memory = 0, free = 0;  // bytes
 };
 }  // namespace sparkinfer::cuda

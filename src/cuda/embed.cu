@@ -4,8 +4,8 @@
 
 namespace sparkinfer::cuda {
 
-// A block per row. Every block applies all changes itself: the words are the same in each, and no block may read a
-// cursor that another has yet to write.
+// A block per row. Every block applies all changes itself: the words are the same in each, and no block may
+// read a cursor that another has yet to write.
 template <class F>
 __global__ void __launch_bounds__(128) embed(const Embed p) {
     wait_for_predecessor();
@@ -13,7 +13,8 @@ __global__ void __launch_bounds__(128) embed(const Embed p) {
     for (int c = 0; c < h.changes; ++c) {
         const SlotChange change = p.step.changes()[c];
         uint32_t* to = p.slots.words(change.slot) + change.word;
-        for (int i = threadIdx.x; i < change.count; i += blockDim.x) to[i] = p.step.payload()[change.payload + i];
+        for (int i = threadIdx.x; i < change.count; i += blockDim.x)
+            to[i] = p.step.payload()[change.payload + i];
     }
     if (h.changes) __syncthreads();
     const int r = blockIdx.x;
@@ -25,13 +26,13 @@ __global__ void __launch_bounds__(128) embed(const Embed p) {
     }
     if (threadIdx.x == 0 && row.index < p.slots.max_tokens) p.slots.history(row.slot)[row.index] = row.token;
     const float factor = p.table.scale_count ? *p.table.scale : 1.0f;
-    for (int i = threadIdx.x; i < p.table.in; i += blockDim.x) y[i] = element<F>(p.table, 0, row.token, i) * factor;
+    for (int i = threadIdx.x; i < p.table.in; i += blockDim.x)
+        y[i] = element<F>(p.table, 0, row.token, i) * factor;
 }
 
 void lower(Lowering& l, const Embed& op) {
-    with_format(op.table.quant, [&](auto f) {
-        l.add(embed<decltype(f)>, dim3(op.y.rows()), dim3(128), 0, op, "rows");
-    });
+    with_format(op.table.quant,
+                [&](auto f) { l.add(embed<decltype(f)>, dim3(op.y.rows()), dim3(128), 0, op, "rows"); });
 }
 
 }  // namespace sparkinfer::cuda

@@ -1,4 +1,5 @@
-// launch.h — what a tape becomes: kernels with bound arguments, in order. Each op's .cu file chooses and adds them.
+// launch.h — what a tape becomes: kernels with bound arguments, in order. Each op's .cu file chooses and adds
+// them.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -15,17 +16,17 @@ namespace sparkinfer::cuda {
 struct Launch {
     const void* kernel = nullptr;
     dim3 grid, block;
-    uint32_t shared = 0;                // bytes of dynamic shared memory
-    std::vector<std::byte> argument;    // kernels take one struct by value
-    int32_t pc = 0;                     // instruction of the tape
-    const char* op = "";                // its name
-    const char* variant = "";           // what explain prints
+    uint32_t shared = 0;              // bytes of dynamic shared memory
+    std::vector<std::byte> argument;  // kernels take one struct by value
+    int32_t pc = 0;                   // instruction of the tape
+    const char* op = "";              // its name
+    const char* variant = "";         // what explain prints
 };
 
 constexpr int32_t kArrivals = 4096;  // counters at the head of the arena, zero before and after every kernel
 
-// Collects the launches of one tape. Scratch lives until the next instruction; `arena` is null in the first pass, which
-// only learns how much is needed.
+// Collects the launches of one tape. Scratch lives until the next instruction; `arena` is null in the first
+// pass, which only learns how much is needed.
 class Lowering {
   public:
     Lowering(const DeviceInfo& device, std::byte* arena) : device_(device), arena_(arena) {}
@@ -33,8 +34,8 @@ class Lowering {
     const DeviceInfo& device() const { return device_; }
 
     template <class Argument>
-    void add(void (*kernel)(Argument), dim3 grid, dim3 block, uint32_t shared, const std::type_identity_t<Argument>& argument,
-             const char* variant) {
+    void add(void (*kernel)(Argument), dim3 grid, dim3 block, uint32_t shared,
+             const std::type_identity_t<Argument>& argument, const char* variant) {
         static_assert(std::is_trivially_copyable_v<Argument>);
         Launch l{reinterpret_cast<const void*>(kernel), grid, block, shared, {}, pc_, op_, variant};
         l.argument.resize(sizeof(Argument));

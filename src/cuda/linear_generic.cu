@@ -22,16 +22,18 @@ void lower(Lowering& l, const NormLinear& op) {
     if (lower_slab(l, op)) return;
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols());
     float* n = l.scratch<float>(int64_t(rows) * width);  // [T, D]
-    add_rms_norm(l, rows, {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data), n, width,
-                           op.eps, nullptr});
+    add_rms_norm(l, rows,
+                 {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data),
+                  n, width, op.eps, nullptr});
     for (int32_t i = 0; i < op.parts; ++i)
-        add_linear_generic(l, {n, static_cast<float*>(op.y[i].data), width, op.y[i].stride, op.w[i], nullptr, rows, 1, false});
+        add_linear_generic(l, {n, static_cast<float*>(op.y[i].data), width, op.y[i].stride, op.w[i], nullptr,
+                               rows, 1, false});
 }
 
 void lower(Lowering& l, const LinearAdd& op) {
     if (lower_slab(l, op)) return;
-    add_linear_generic(l, {static_cast<const float*>(op.x.data), static_cast<float*>(op.y.data), op.x.stride, op.y.stride, op.w,
-                           nullptr, op.x.rows(), 1, true});
+    add_linear_generic(l, {static_cast<const float*>(op.x.data), static_cast<float*>(op.y.data), op.x.stride,
+                           op.y.stride, op.w, nullptr, op.x.rows(), 1, true});
 }
 
 struct Glu {
@@ -53,8 +55,9 @@ void lower(Lowering& l, const LinearGlu& op) {
     float* n = l.scratch<float>(int64_t(rows) * width);
     float* gate = l.scratch<float>(int64_t(rows) * ffn);
     float* up = l.scratch<float>(int64_t(rows) * ffn);
-    add_rms_norm(l, rows, {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data), n, width,
-                           op.eps, nullptr});
+    add_rms_norm(l, rows,
+                 {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data),
+                  n, width, op.eps, nullptr});
     add_linear_generic(l, {n, gate, width, ffn, op.gate, nullptr, rows, 1, false});
     add_linear_generic(l, {n, up, width, ffn, op.up, nullptr, rows, 1, false});
     l.add(glu, dim3((ffn + 255) / 256, rows), dim3(256), 0, {gate, up, op.y, op.activation}, "glu");

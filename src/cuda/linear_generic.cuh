@@ -1,7 +1,9 @@
 // linear_generic.cuh — matrix products of any weight format, through its defining decoder.
-// Computes   y[r,:] (+)= x[r,:] · W[e(r)]ᵀ          (ops.h: NormLinear, LinearAdd, LinearGlu, MoeGlu, MoeDownAdd, Output)
+// Computes   y[r,:] (+)= x[r,:] · W[e(r)]ᵀ
+//            (ops.h: NormLinear, LinearAdd, LinearGlu, MoeGlu, MoeDownAdd, Output)
 // Shapes     x [R, in] F32, rows x_stride apart   W [experts, out, in] any format   y [R, out] F32
-// Mapping    a warp per weight row; dense: 8 rows of x at a time share the decoded weight; experts: one row of x each.
+// Mapping    a warp per weight row; dense: 8 rows of x at a time share the decoded weight; experts: one row
+//            of x each.
 // Memory     reads each weight ceil(R/8) times, element by element: slow, right, and there for every format.
 // Limits     none on shapes. sm_80+.
 // Tested     tests/ops against cpu/.
@@ -35,7 +37,8 @@ struct GenericLinear {
     int32_t rows;            // R
     int32_t rows_per_x;      // rows of y that read one row of x (K of an expert op's gate and up; else 1)
     bool add;
-    int32_t inner = 1;       // rows of x that lie inner_stride apart inside each x_stride (K of an expert op's down; else 1)
+    // Rows of x that lie inner_stride apart inside each x_stride (K of an expert op's down; else 1).
+    int32_t inner = 1;
     int32_t inner_stride = 0;
     __device__ const float* x_row(int row) const {
         row /= rows_per_x;

@@ -1,7 +1,8 @@
-// moe.cu — experts: which ones, their gate and up, their down with the shared expert.   (ops.h: MoeGlu, MoeDownAdd)
+// moe.cu — experts: which ones, their gate and up, their down with the shared expert.
+// (ops.h: MoeGlu, MoeDownAdd)
+#include "cuda/lib/math.cuh"
 #include "cuda/linear_generic.cuh"
 #include "cuda/moe_slab.h"
-#include "cuda/lib/math.cuh"
 
 namespace sparkinfer::cuda {
 
@@ -12,8 +13,8 @@ struct Route {
     int64_t stride;
     Router router;
     int32_t experts;
-    int32_t* id;     // [T, K]; -1 for absent rows
-    float* weight;   // [T, K]
+    int32_t* id;    // [T, K]; -1 for absent rows
+    float* weight;  // [T, K]
 };
 
 // A warp per row: K times the best of what is left, ties to the lower expert.
@@ -79,8 +80,8 @@ static Routed add_route(Lowering& l, const Op& op) {
     const int32_t rows = op.logits.rows(), k = op.router.top_k, experts = int32_t(op.logits.cols());
     Routed routed{l.scratch<int32_t>(int64_t(rows) * k), l.scratch<float>(int64_t(rows) * k)};
     l.add(route, dim3(rows), dim3(32), experts * 4,
-          {op.step, op.slots, static_cast<const float*>(op.logits.data), op.logits.stride, op.router, experts, routed.id,
-           routed.weight},
+          {op.step, op.slots, static_cast<const float*>(op.logits.data), op.logits.stride, op.router, experts,
+           routed.id, routed.weight},
           "route");
     return routed;
 }
@@ -109,8 +110,9 @@ void lower(Lowering& l, const MoeGlu& op) {
     float* n = l.scratch<float>(int64_t(rows) * width);
     float* gate = l.scratch<float>(int64_t(rows) * k * ffn);
     float* up = l.scratch<float>(int64_t(rows) * k * ffn);
-    add_rms_norm(l, rows, {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data), n, width,
-                           op.eps, nullptr});
+    add_rms_norm(l, rows,
+                 {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data),
+                  n, width, op.eps, nullptr});
     add_linear_generic(l, {n, gate, width, ffn, op.gate, routed.id, rows * k, k, false});
     add_linear_generic(l, {n, up, width, ffn, op.up, routed.id, rows * k, k, false});
     l.add(expert_glu, dim3((ffn + 255) / 256, rows * k), dim3(256), 0,
@@ -123,8 +125,8 @@ struct Combine {
     const float* shared_scalar;  // [T, 1] or null
     int64_t scalar_stride;
     const int32_t* id;
-    const float* weight;         // [T, K]
-    float* x;                    // [T, D]
+    const float* weight;  // [T, K]
+    float* x;             // [T, D]
     int64_t stride;
     int32_t width, k;
 };
@@ -137,7 +139,8 @@ __global__ void __launch_bounds__(256) combine(const Combine p) {
     float sum = 0;
     for (int j = 0; j < p.k; ++j) sum += p.weight[r * p.k + j] * p.down[(int64_t(r) * p.k + j) * p.width + i];
     if (p.shared)
-        sum += (p.shared_scalar ? sigmoid(p.shared_scalar[r * p.scalar_stride]) : 1.0f) * p.shared[int64_t(r) * p.width + i];
+        sum += (p.shared_scalar ? sigmoid(p.shared_scalar[r * p.scalar_stride]) : 1.0f) *
+               p.shared[int64_t(r) * p.width + i];
     p.x[r * p.stride + i] += sum;
 }
 
@@ -148,7 +151,8 @@ void lower(Lowering& l, const MoeDownAdd& op) {
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols()), k = op.router.top_k, ffn = op.down.in;
     const Routed routed = add_route(l, op);
     float* down = l.scratch<float>(int64_t(rows) * k * width);
-    add_linear_generic(l, {static_cast<const float*>(op.h.data), down, op.h.stride, width, op.down, routed.id, rows * k, 1, false, k, ffn});
+    add_linear_generic(l, {static_cast<const float*>(op.h.data), down, op.h.stride, width, op.down, routed.id,
+                           rows * k, 1, false, k, ffn});
     float* shared = nullptr;
     if (op.shared_down.data) {
         float* h = l.scratch<float>(int64_t(rows) * op.shared_down.in);
@@ -157,8 +161,8 @@ void lower(Lowering& l, const MoeDownAdd& op) {
         add_linear_generic(l, {h, shared, op.shared_down.in, width, op.shared_down, nullptr, rows, 1, false});
     }
     l.add(combine, dim3((width + 255) / 256, rows), dim3(256), 0,
-          {down, shared, static_cast<const float*>(op.shared_scalar.data), op.shared_scalar.stride, routed.id, routed.weight,
-           static_cast<float*>(op.x.data), op.x.stride, width, k},
+          {down, shared, static_cast<const float*>(op.shared_scalar.data), op.shared_scalar.stride, routed.id,
+           routed.weight, static_cast<float*>(op.x.data), op.x.stride, width, k},
           "combine");
 }
 
@@ -174,7 +178,8 @@ __global__ void __launch_bounds__(256) glu_rows(const GluRows p) {
         p.y[int64_t(r) * n + i] = activate(p.activation, p.gate.row(r)[i]) * p.up.row(r)[i];
 }
 void add_glu_rows(Lowering& l, const Tensor& gate, const Tensor& up, float* y, Activation activation) {
-    l.add(glu_rows, dim3((gate.cols() + 255) / 256, gate.rows()), dim3(256), 0, {gate, up, y, activation}, "glu");
+    l.add(glu_rows, dim3((gate.cols() + 255) / 256, gate.rows()), dim3(256), 0, {gate, up, y, activation},
+          "glu");
 }
 
 }  // namespace sparkinfer::cuda

@@ -9,19 +9,22 @@
 namespace sparkinfer::cuda {
 namespace {
 
-constexpr int64_t kHalfStage = 32ll << 20;    // bytes of one half of the pinned stage
-constexpr int64_t kPoolBytes = 16ll << 20;    // small tensors share allocations of this size
-constexpr int64_t kRawChunk = 256ll << 20;    // raw rows repacked at a time
+constexpr int64_t kHalfStage = 32ll << 20;  // bytes of one half of the pinned stage
+constexpr int64_t kPoolBytes = 16ll << 20;  // small tensors share allocations of this size
+constexpr int64_t kRawChunk = 256ll << 20;  // raw rows repacked at a time
 
-int64_t stored_rows(const Weight& w) { return int64_t(w.experts - 1) * (w.expert_rows ? w.expert_rows : w.out) + w.out; }
+int64_t stored_rows(const Weight& w) {
+    return int64_t(w.experts - 1) * (w.expert_rows ? w.expert_rows : w.out) + w.out;
+}
 
 bool suits_slabs(const Weight& w, int rows) {
     Quant slab;
-    return w.data && slab_of(w.quant, &slab) && w.in % kSlabColumns == 0 && w.out % rows == 0 && w.scale_count == 0;
+    return w.data && slab_of(w.quant, &slab) && w.in % kSlabColumns == 0 && w.out % rows == 0 &&
+           w.scale_count == 0;
 }
 bool pairs(const Weight& gate, const Weight& up) {
-    return suits_slabs(gate, 8) && suits_slabs(up, 8) && gate.quant == up.quant && gate.out == up.out && gate.in == up.in &&
-           gate.experts == up.experts && gate.expert_rows == up.expert_rows;
+    return suits_slabs(gate, 8) && suits_slabs(up, 8) && gate.quant == up.quant && gate.out == up.out &&
+           gate.in == up.in && gate.experts == up.experts && gate.expert_rows == up.expert_rows;
 }
 
 }  // namespace
@@ -59,8 +62,8 @@ Result<std::byte*> Placement::device_bytes(int64_t bytes) {
         size_t free = 0, total = 0;
         cudaGetLastError();
         cudaMemGetInfo(&free, &total);
-        return out_of_resources("the GPU has {} MiB free of {} MiB, {} MiB more were asked for", free >> 20, total >> 20,
-                                (bytes + (1 << 20) - 1) >> 20);
+        return out_of_resources("the GPU has {} MiB free of {} MiB, {} MiB more were asked for", free >> 20,
+                                total >> 20, (bytes + (1 << 20) - 1) >> 20);
     }
     allocations_.push_back(p);
     held_ += bytes;
@@ -142,9 +145,11 @@ Result<bool> Placement::place_slabs(Weight* w, Weight* up, ByteSource& source) {
     Quant slab = Quant::f32;
     CHECK(slab_of(w->quant, &slab), "no slab form");
     const int64_t row = row_bytes(*w), of_each = up ? 8 : 16, rows = int64_t(w->experts) * w->out;
-    // Rows of a chunk are contiguous in the files: one expert at a time where experts are fused with something else.
+    // Rows of a chunk are contiguous in the files: one expert at a time where experts are fused with
+    // something else.
     const int64_t whole = w->expert_rows ? w->out : rows;
-    const int64_t chunk = std::min(whole, std::max<int64_t>(of_each, kRawChunk / row / (up ? 2 : 1) / of_each * of_each));
+    const int64_t chunk =
+        std::min(whole, std::max<int64_t>(of_each, kRawChunk / row / (up ? 2 : 1) / of_each * of_each));
     TRY_VOID(raw_scratch(chunk * row * (up ? 2 : 1)));
     TRY(std::byte * to, device_bytes(rows / of_each * kSlabRows * row));
     CUDA_TRY(cudaMemsetAsync(facts_, 0, sizeof(Facts), stream_));
@@ -203,8 +208,9 @@ Result<bool> Placement::place_slabs(Weight* w, Weight* up, ByteSource& source) {
 
 Result<std::vector<Weight>> Placement::place(const WeightGroup& group, ByteSource& source) {
     std::vector<Weight> w = group.weights;
-    const bool multiplies = group.op == OpCode::norm_linear || group.op == OpCode::linear_add || group.op == OpCode::linear_glu ||
-                            group.op == OpCode::moe_glu || group.op == OpCode::moe_down_add || group.op == OpCode::output;
+    const bool multiplies = group.op == OpCode::norm_linear || group.op == OpCode::linear_add ||
+                            group.op == OpCode::linear_glu || group.op == OpCode::moe_glu ||
+                            group.op == OpCode::moe_down_add || group.op == OpCode::output;
     std::vector<bool> done(w.size());
     if ((group.op == OpCode::linear_glu || group.op == OpCode::moe_glu) && w.size() >= 2) {
         const size_t gate = w.size() - 2, up = w.size() - 1;

@@ -1,5 +1,5 @@
-// placement.h — weights on their way to the device: read through pinned memory, repacked to slabs where an op has a form for
-// them, otherwise kept as the file has them.
+// placement.h — weights on their way to the device: read through pinned memory, repacked to slabs where an op
+// has a form for them, otherwise kept as the file has them.
 #pragma once
 #include <map>
 #include <string>
@@ -42,16 +42,16 @@ class Placement {
     Result<void> raw_scratch(int64_t bytes);
 
     cudaStream_t stream_;
-    std::byte* stage_ = nullptr;   // pinned, two halves
+    std::byte* stage_ = nullptr;  // pinned, two halves
     cudaEvent_t half_free_[2] = {};
     int half_ = 0;
-    std::byte* raw_ = nullptr;     // device scratch of raw rows
+    std::byte* raw_ = nullptr;  // device scratch of raw rows
     int64_t raw_bytes_ = 0;
     struct Facts {
         ScaleRange range;
         int32_t lossy, reserved;
     };
-    Facts* facts_ = nullptr;       // device
+    Facts* facts_ = nullptr;  // device
     std::vector<void*> allocations_;
     std::byte* pool_ = nullptr;
     int64_t pool_left_ = 0, held_ = 0;

@@ -26,8 +26,10 @@ struct SourceK {
     }
     static __device__ int code(const Block& b, int column) {
         const int low = b.qs[32 * (column / 64) + column % 32] >> (4 * (column / 32 % 2)) & 15;
-        if constexpr (kFifth) return low | (b.qh[column % 32] >> (column / 32) & 1) << 4;
-        else return low;
+        if constexpr (kFifth)
+            return low | (b.qh[column % 32] >> (column / 32) & 1) << 4;
+        else
+            return low;
     }
 };
 template <>
@@ -75,13 +77,16 @@ __device__ void pack_codes(std::byte* unit_at, int unit, int lane, const Block& 
             const int column = 64 * unit + slab_column(lane % 4, j, i);
             const uint32_t x = Source<kQuant>::code(a, column), y = Source<kQuant>::code(b, column);
             word[j] |= (x & 15) << (8 * i) | (y & 15) << (8 * i + 4);
-            if (kQuant == Quant::q5_k) high[0] |= (x >> 4) << (8 * i + 4 + j) | (y >> 4) << (8 * ((i + 1) & 3) + j);
+            if (kQuant == Quant::q5_k)
+                high[0] |= (x >> 4) << (8 * i + 4 + j) | (y >> 4) << (8 * ((i + 1) & 3) + j);
             if (kQuant == Quant::q6_k)
-                high[j >> 1] |= (x >> 4) << (8 * i + 4 + 2 * (j & 1)) | (y >> 4) << (8 * ((i + 1) & 3) + 2 * (j & 1));
+                high[j >> 1] |=
+                    (x >> 4) << (8 * i + 4 + 2 * (j & 1)) | (y >> 4) << (8 * ((i + 1) & 3) + 2 * (j & 1));
         }
     store4(unit_at + 16 * lane, word);
     if (kQuant == Quant::q5_k) store1(unit_at + 512 + 4 * lane, high[0]);
-    if (kQuant == Quant::q6_k) store1(unit_at + 512 + 8 * lane, high[0]), store1(unit_at + 516 + 8 * lane, high[1]);
+    if (kQuant == Quant::q6_k)
+        store1(unit_at + 512 + 8 * lane, high[0]), store1(unit_at + 516 + 8 * lane, high[1]);
 }
 
 // One thread: one (slab, item, unit, lane).
@@ -115,7 +120,8 @@ __global__ void repack_k(const Repack r) {
         const int column = 64 * unit;
         store1(scales + 4 * t, uint32_t(S::scale(own, column)) | uint32_t(S::scale(own, column + 32)) << 6 |
                                    (d >> (4 * unit) & 15) << 12 | uint32_t(S::minimum(own, column)) << 16 |
-                                   uint32_t(S::minimum(own, column + 32)) << 22 | (m >> (4 * unit) & 15) << 28);
+                                   uint32_t(S::minimum(own, column + 32)) << 22 |
+                                   (m >> (4 * unit) & 15) << 28);
     }
 }
 
@@ -139,8 +145,10 @@ __global__ void repack_q8_0(const Repack r) {
         store4(to + 512 * half + 16 * lane, word);
     }
     if (t >= 2) return;  // thread t writes the scales of the 32 columns t
-    const uint32_t d0 = scaled_half(block_at<File::Block>(rows.g[0], (first + 32 * t) / 32).d, r.powers.d, r.lossy);
-    const uint32_t d1 = scaled_half(block_at<File::Block>(rows.g[1], (first + 32 * t) / 32).d, r.powers.d, r.lossy);
+    const uint32_t d0 =
+        scaled_half(block_at<File::Block>(rows.g[0], (first + 32 * t) / 32).d, r.powers.d, r.lossy);
+    const uint32_t d1 =
+        scaled_half(block_at<File::Block>(rows.g[1], (first + 32 * t) / 32).d, r.powers.d, r.lossy);
     store1(to + F::scales_in_unit + 8 * g + 4 * t, d0 | d1 << 16);
 }
 
@@ -151,7 +159,8 @@ __global__ void scan(const std::byte* raw, int64_t blocks, ScaleRange* range) {
     if (i < blocks) {
         const auto& b = block_at<typename Format<kQuant>::Block>(raw, i);
         d = __float_as_uint(fabsf(f16_to_f32(b.d)));
-        if constexpr (kQuant == Quant::q4_k || kQuant == Quant::q5_k) m = __float_as_uint(fabsf(f16_to_f32(b.dmin)));
+        if constexpr (kQuant == Quant::q4_k || kQuant == Quant::q5_k)
+            m = __float_as_uint(fabsf(f16_to_f32(b.dmin)));
     }
     d = __reduce_max_sync(0xffffffffu, d);
     m = __reduce_max_sync(0xffffffffu, m);
@@ -164,7 +173,8 @@ __global__ void scan(const std::byte* raw, int64_t blocks, ScaleRange* range) {
 template <Quant kQuant>
 void scan_as(const void* raw, int64_t rows, int32_t columns, ScaleRange* range, cudaStream_t stream) {
     const int64_t blocks = rows * (columns / Format<kQuant>::block);
-    scan<kQuant><<<unsigned((blocks + 255) / 256), 256, 0, stream>>>(static_cast<const std::byte*>(raw), blocks, range);
+    scan<kQuant><<<unsigned((blocks + 255) / 256), 256, 0, stream>>>(static_cast<const std::byte*>(raw),
+                                                                     blocks, range);
 }
 
 }  // namespace
@@ -179,14 +189,16 @@ bool slab_of(Quant file, Quant* slab) {
     }
 }
 
-void scan_scales(const void* raw, int64_t rows, int32_t columns, Quant file, ScaleRange* range, cudaStream_t stream) {
+void scan_scales(const void* raw, int64_t rows, int32_t columns, Quant file, ScaleRange* range,
+                 cudaStream_t stream) {
     if (file == Quant::q4_k) scan_as<Quant::q4_k>(raw, rows, columns, range, stream);
     if (file == Quant::q5_k) scan_as<Quant::q5_k>(raw, rows, columns, range, stream);
     if (file == Quant::q6_k) scan_as<Quant::q6_k>(raw, rows, columns, range, stream);
     if (file == Quant::q8_0) scan_as<Quant::q8_0>(raw, rows, columns, range, stream);
 }
 
-// The greatest scale lands in [2^14, 2^15): fp16 then has room for scales 2^24 times smaller before one loses a bit.
+// The greatest scale lands in [2^14, 2^15): fp16 then has room for scales 2^24 times smaller before one loses
+// a bit.
 SlabPowers slab_powers(const ScaleRange& range) {
     const auto power = [](uint32_t bits) {
         float greatest;

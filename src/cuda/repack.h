@@ -9,14 +9,17 @@ namespace sparkinfer::cuda {
 // The slab form of a file format, if it has one.
 bool slab_of(Quant file, Quant* slab);
 
-// What a scan of the tensor's scales finds: bits of the greatest |d| and |dmin|, as non-negative floats order as integers.
+// What a scan of the tensor's scales finds: bits of the greatest |d| and |dmin|, as non-negative floats order
+// as integers.
 struct ScaleRange {
     uint32_t d, dmin;
 };
 // Adds `rows` rows of raw blocks to `range` (device memory, zero before the first).
-void scan_scales(const void* raw, int64_t rows, int32_t columns, Quant file, ScaleRange* range, cudaStream_t stream);
+void scan_scales(const void* raw, int64_t rows, int32_t columns, Quant file, ScaleRange* range,
+                 cudaStream_t stream);
 
-// The powers of two by which D and M are stored, for the range found; the factors that undo them go into Weight::scale.
+// The powers of two by which D and M are stored, for the range found; the factors that undo them go into
+// Weight::scale.
 struct SlabPowers {
     int32_t d, m;
 };
@@ -29,7 +32,7 @@ struct Repack {
     int64_t slabs;            // to write: paired slabs take 8 rows of each
     int32_t columns;
     SlabPowers powers;
-    int32_t* lossy;           // set to 1 when a scale does not survive its power of two
+    int32_t* lossy;  // set to 1 when a scale does not survive its power of two
 };
 void repack(const Repack& r, Quant file, cudaStream_t stream);
 

@@ -208,10 +208,12 @@ struct Output {
     Tensor rows;
 };
 
+// clang-format off
 #define FOREACH_OP(X)                                                                                    \
-    X(Embed, embed)                                                                                      \
-    X(NormLinear, norm_linear) X(LinearAdd, linear_add) X(LinearGlu, linear_glu) X(Attention, attention) \
-        X(GatedDelta, gated_delta) X(MoeGlu, moe_glu) X(MoeDownAdd, moe_down_add) X(Output, output)
+    X(Embed, embed) X(NormLinear, norm_linear) X(LinearAdd, linear_add) X(LinearGlu, linear_glu)         \
+    X(Attention, attention) X(GatedDelta, gated_delta) X(MoeGlu, moe_glu) X(MoeDownAdd, moe_down_add)    \
+    X(Output, output)
+// clang-format on
 
 enum class OpCode : int32_t {
 #define X(Type, name) name,

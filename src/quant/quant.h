@@ -51,8 +51,8 @@ enum class Quant : uint8_t {
 #undef X
 };
 
-// Slabs of 16 rows may hold 8 rows of a gate and 8 of its up: row r of the gate is row r%8 of slab r/8, row r of the up
-// is row 8 + r%8 of it.
+// Slabs of 16 rows may hold 8 rows of a gate and 8 of its up: row r of the gate is row r%8 of slab r/8, row r
+// of the up is row 8 + r%8 of it.
 enum class Pairing : uint8_t { none, gate, up };
 
 // A weight matrix [experts,] [out, in], exactly as it lies in memory. A view: the checkpoint (or a backend's

@@ -1,12 +1,13 @@
-// slab.h — the device layout of Q4_K, Q5_K, Q6_K and Q8_0: the file's codes and scales in another order, at the file's bits
-// per weight. docs/formats.md draws it; cuda/repack.cu makes it.
+// slab.h — the device layout of Q4_K, Q5_K, Q6_K and Q8_0: the file's codes and scales in another order, at
+// the file's bits per weight. docs/formats.md draws it; cuda/repack.cu makes it.
 //
 //   tensor = [expert] [slab: 16 rows] [item: 256 columns], all contiguous
-//   unit u = 64 columns of an item, lane = 4·g + t: rows g and g+8 of the slab, columns {0, 8, 1, 9} + 2t + 16j of the unit:
-//   the order in which the lanes of a tensor-core fragment want them.
+//   unit u = 64 columns of an item, lane = 4·g + t: rows g and g+8 of the slab, columns {0, 8, 1, 9} + 2t +
+//   16j of the unit: the order in which the lanes of a tensor-core fragment want them.
 //
-// Scales are fp16 times a power of two that is one for the tensor, so that rows 8…15, whose nibbles lie four bits higher, can
-// have theirs divided by 16 without loss: Weight::scale[0] undoes it, Weight::scale[1] relates the minima's power to it.
+// Scales are fp16 times a power of two that is one for the tensor, so that rows 8…15, whose nibbles lie four
+// bits higher, can have theirs divided by 16 without loss: Weight::scale[0] undoes it, Weight::scale[1]
+// relates the minima's power to it.
 #pragma once
 #include "quant/block.h"
 
@@ -16,14 +17,17 @@ constexpr int kSlabRows = 16, kSlabColumns = 256;
 
 // Where element (row of 16, column of 256) has its code.
 struct SlabPlace {
-    int unit, lane, word, byte, half;  // 64 columns; 4g + t; 16 columns; byte of the word; 0: rows 0…7, 1: rows 8…15
+    int unit, lane, word, byte;  // 64 columns; 4g + t; 16 columns; byte of the word
+    int half;                    // 0: rows 0…7, 1: rows 8…15
 };
 HD constexpr SlabPlace slab_place(int row, int column) {
     const int k = column % 64, in16 = k % 16;
     return {column / 64, 4 * (row % 8) + in16 % 8 / 2, k / 16, 2 * (in16 & 1) + (in16 >> 3), row / 8};
 }
 // The column of a unit that byte `byte` of word `word` holds in a lane with t = lane % 4.
-HD constexpr int slab_column(int t, int word, int byte) { return 16 * word + 2 * t + (byte & 1) * 8 + (byte >> 1); }
+HD constexpr int slab_column(int t, int word, int byte) {
+    return 16 * word + 2 * t + (byte & 1) * 8 + (byte >> 1);
+}
 
 HD inline uint32_t slab_load(const std::byte* p) {
     const auto* b = reinterpret_cast<const uint8_t*>(p);
@@ -36,10 +40,12 @@ struct SlabItem {
     int row, column;
 };
 HD inline SlabItem slab_item(const Weight& w, int item_bytes, int expert, int row, int column) {
-    const int paired = w.pairing == Pairing::none ? row : 16 * (row / 8) + row % 8 + (w.pairing == Pairing::up ? 8 : 0);
+    const int paired =
+        w.pairing == Pairing::none ? row : 16 * (row / 8) + row % 8 + (w.pairing == Pairing::up ? 8 : 0);
     const int64_t rows = w.pairing == Pairing::none ? w.out : 2 * int64_t(w.out);
     const int64_t slab = (expert * rows + paired) / kSlabRows;
-    return {static_cast<const std::byte*>(w.data) + (slab * (w.in / kSlabColumns) + column / kSlabColumns) * item_bytes,
+    return {static_cast<const std::byte*>(w.data) +
+                (slab * (w.in / kSlabColumns) + column / kSlabColumns) * item_bytes,
             paired % kSlabRows, column % kSlabColumns};
 }
 
@@ -49,8 +55,9 @@ struct SlabFormat : SplitFormat {
     static int64_t scale_bytes(int64_t, int64_t, int64_t) { return 0; }
 };
 
-// Q4_K and Q5_K share the words of scales: 64 bytes a unit, {row g, row g+8} per g: bits 0–5 scale of the first 32 columns, 6–11
-// of the second, 12–15 nibble `unit` of D; 16–27 the same of the minima, 28–31 nibble `unit` of M.
+// Q4_K and Q5_K share the words of scales: 64 bytes a unit, {row g, row g+8} per g: bits 0–5 scale of the
+// first 32 columns, 6–11 of the second, 12–15 nibble `unit` of D; 16–27 the same of the minima, 28–31 nibble
+// `unit` of M.
 struct SlabScales {
     float d, m;          // D and M
     int scale, minimum;  // of one group of 32
@@ -64,8 +71,8 @@ HD inline SlabScales slab_scales(const std::byte* scales, const SlabPlace& p, in
         if (u == p.unit) own = w;
     }
     const int shift = 6 * (column % 64 / 32);
-    return {f16_to_f32(uint16_t(d)) * (p.half ? 16.0f : 1.0f), f16_to_f32(uint16_t(m)), int(own >> shift & 63),
-            int(own >> (16 + shift) & 63)};
+    return {f16_to_f32(uint16_t(d)) * (p.half ? 16.0f : 1.0f), f16_to_f32(uint16_t(m)),
+            int(own >> shift & 63), int(own >> (16 + shift) & 63)};
 }
 
 template <class F>
@@ -79,7 +86,8 @@ struct Format<Quant::q4_k_slab> : SlabFormat<144> {
     HD static float decode(const Weight& w, int expert, int row, int col) {
         const SlabItem i = slab_item(w, item, expert, row, col);
         const SlabPlace p = slab_place(i.row, i.column);
-        const uint32_t code = slab_load(i.bytes + unit * p.unit + 16 * p.lane + 4 * p.word) >> (8 * p.byte + 4 * p.half) & 15;
+        const uint32_t code =
+            slab_load(i.bytes + unit * p.unit + 16 * p.lane + 4 * p.word) >> (8 * p.byte + 4 * p.half) & 15;
         const SlabScales s = slab_scales(i.bytes + scales_at, p, i.column);
         return s.d * float(s.scale) * float(code) + s.m * w.scale[1] * float(s.minimum);
     }
@@ -107,7 +115,8 @@ struct Format<Quant::q5_k_slab> : SlabFormat<176> {
     }
 };
 
-// Scales: signed bytes + 128, per g and 32 columns {16 of row g, of row g+8, next 16 of row g, of row g+8}; then half2 of D per g.
+// Scales: signed bytes + 128, per g and 32 columns {16 of row g, of row g+8, next 16 of row g, of row g+8};
+// then half2 of D per g.
 template <>
 struct Format<Quant::q6_k_slab> : SlabFormat<210> {
     static constexpr int unit = 768, scales_at = 4 * unit, d_at = scales_at + 256;
@@ -116,20 +125,23 @@ struct Format<Quant::q6_k_slab> : SlabFormat<210> {
         const SlabPlace p = slab_place(i.row, i.column);
         const std::byte* u = i.bytes + unit * p.unit;
         const uint32_t low = slab_load(u + 16 * p.lane + 4 * p.word) >> (8 * p.byte + 4 * p.half) & 15;
-        const int bit = p.half ? 8 * ((p.byte + 1) & 3) + 2 * (p.word & 1) : 8 * p.byte + 4 + 2 * (p.word & 1);
+        const int bit =
+            p.half ? 8 * ((p.byte + 1) & 3) + 2 * (p.word & 1) : 8 * p.byte + 4 + 2 * (p.word & 1);
         const uint32_t high = slab_load(u + 512 + 8 * p.lane + 4 * (p.word >> 1)) >> bit & 3;
         const int g = p.lane / 4;
         const uint32_t word = slab_load(i.bytes + scales_at + 64 * p.unit + 8 * g + 4 * (p.word >> 1));
         const int scale = int(word >> (16 * (p.word & 1) + 8 * p.half) & 255) - 128;
         const uint32_t d = slab_load(i.bytes + d_at + 4 * g) >> (16 * p.half) & 0xffff;
-        return f16_to_f32(uint16_t(d)) * (p.half ? 16.0f : 1.0f) * float(scale) * float(int(low | high << 4) - 32);
+        return f16_to_f32(uint16_t(d)) * (p.half ? 16.0f : 1.0f) * float(scale) *
+               float(int(low | high << 4) - 32);
     }
     static void decode_row(const Weight& w, int expert, int row, float* out) {
         slab_decode_row<Format>(w, expert, row, out);
     }
 };
 
-// Codes + 128: per 32 columns 16 bytes a lane {row g, row g+8 of the first 16; of the second}; then half2 of d per g and 32.
+// Codes + 128: per 32 columns 16 bytes a lane {row g, row g+8 of the first 16; of the second}; then half2 of
+// d per g and 32.
 template <>
 struct Format<Quant::q8_0_slab> : SlabFormat<272> {
     static constexpr int unit = 1088, scales_in_unit = 1024;
@@ -139,7 +151,8 @@ struct Format<Quant::q8_0_slab> : SlabFormat<272> {
         const std::byte* u = i.bytes + unit * p.unit;
         const int half = p.word >> 1, at = 512 * half + 16 * p.lane + 8 * (p.word & 1) + 4 * p.half;
         const int code = int(slab_load(u + at) >> (8 * p.byte) & 255) - 128;
-        const uint32_t d = slab_load(u + scales_in_unit + 8 * (p.lane / 4) + 4 * half) >> (16 * p.half) & 0xffff;
+        const uint32_t d =
+            slab_load(u + scales_in_unit + 8 * (p.lane / 4) + 4 * half) >> (16 * p.half) & 0xffff;
         return f16_to_f32(uint16_t(d)) * float(code);
     }
     static void decode_row(const Weight& w, int expert, int row, float* out) {

@@ -3,8 +3,8 @@
 // Risk: an op that is right alone but not in its place, state or pages that go wrong over many steps.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 
@@ -61,8 +61,8 @@ Scores score(const std::string& path, Backend& backend, const std::vector<TokenI
 }
 
 struct Decoded {
-    std::vector<TokenId> ids;      // prompt and answer
-    std::vector<float> logprobs;   // of the answer
+    std::vector<TokenId> ids;     // prompt and answer
+    std::vector<float> logprobs;  // of the answer
 };
 
 // Greedy answers to `count` prompts decoded side by side, each step with `count` rows.
@@ -84,8 +84,10 @@ std::vector<Decoded> decode(const std::string& path, Backend& backend, int count
         request.sampling.temperature = 0;
         request.logprobs = 0;
         auto id = (*engine)->submit(request);
-        if (!id.ok()) ADD_FAILURE() << id.error().message;
-        else index[*id] = i;
+        if (!id.ok())
+            ADD_FAILURE() << id.error().message;
+        else
+            index[*id] = i;
     }
     while (!(*engine)->idle()) {
         auto events = (*engine)->step();
@@ -153,8 +155,10 @@ void compare(const Scores& a, const Scores& b, double most_kl, double margin) {
         float second = -1e30f;
         for (size_t j = 0; j < x.size(); ++j) {
             ASSERT_TRUE(std::isfinite(y[j])) << "row " << i << " token " << j;
-            if (x[j] > mx) second = float(mx), mx = x[j], bx = j;
-            else second = std::max(second, x[j]);
+            if (x[j] > mx)
+                second = float(mx), mx = x[j], bx = j;
+            else
+                second = std::max(second, x[j]);
             if (y[j] > my) my = y[j], by = j;
         }
         for (size_t j = 0; j < x.size(); ++j) sx += std::exp(x[j] - mx), sy += std::exp(y[j] - my);
@@ -194,14 +198,16 @@ TEST_F(Models, LogitsAgreeWithTheCpu) {
         printf("%s\n", path.c_str());
         auto ids = prompt_of(500, 150);
         const Scores a = score(path, *cpu, ids, 64);
-        // Chunks of 64 rows, and of one to eight: other kernels. Random routers magnify what KV BF16 rounds away.
+        // Chunks of 64 rows, and of one to eight: other kernels. Random routers magnify what KV BF16 rounds
+        // away.
         compare(a, score(path, *exact, ids, 64), 1e-6, 0.05);
         compare(a, score(path, *op_by_op, ids, 64), 1e-2, 0.25);
         compare(a, score(path, *graph, ids, 64), 1e-2, 0.25);
     }
 }
 
-// Risk: the kernels of few rows (decode) differ from the reference, or from themselves at another number of rows.
+// Risk: the kernels of few rows (decode) differ from the reference, or from themselves at another number of
+// rows.
 TEST_F(Models, DecodeAgreesWithTheCpuAtAnyNumberOfRows) {
     for (const std::string& path : models()) {
         std::vector<Decoded> one;
@@ -211,13 +217,15 @@ TEST_F(Models, DecodeAgreesWithTheCpuAtAnyNumberOfRows) {
             for (const Decoded& d : many) {
                 const auto want = reference_logprobs(path, *cpu, d);
                 ASSERT_EQ(want.size(), 40u);
-                for (size_t i = 0; i < want.size(); ++i) worst = std::max(worst, double(std::abs(want[i] - d.logprobs[i])));
+                for (size_t i = 0; i < want.size(); ++i)
+                    worst = std::max(worst, double(std::abs(want[i] - d.logprobs[i])));
             }
             printf("%s, %d rows: log-probabilities within %.1e\n", path.c_str(), count, worst);
             EXPECT_LE(worst, 2e-3) << path;
             if (count == 1) one = many;
             EXPECT_EQ(many[0].ids, one[0].ids) << path << ", " << count << " rows";
-            EXPECT_EQ(many[0].logprobs, one[0].logprobs) << path << ", " << count << " rows: bits differ from one row's";
+            EXPECT_EQ(many[0].logprobs, one[0].logprobs)
+                << path << ", " << count << " rows: bits differ from one row's";
         }
     }
 }

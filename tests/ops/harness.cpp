@@ -320,7 +320,8 @@ std::vector<Machine*> machines() {
 #ifdef SPARKINFER_CUDA
         for (DType kv : {DType::bf16, DType::f32})
             list.push_back(std::make_unique<Machine>(
-                std::string("cuda, kv ") + dtype_name(kv), make_cuda_backend({.executor = CudaExecutor::op_by_op, .kv_type = kv}).value()));
+                std::string("cuda, kv ") + dtype_name(kv),
+                make_cuda_backend({.executor = CudaExecutor::op_by_op, .kv_type = kv}).value()));
 #endif
         return list;
     }();
