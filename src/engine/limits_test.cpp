@@ -103,6 +103,7 @@ TEST(Limits, OpenRefusesWhatDoesNotFit) {
 TEST(Limits, QueueIsBounded) {
     TestEngine e = make_engine({.options = {.context = 512, .slots = 1, .queue = 3}});
     std::vector<RequestId> ids;
+    ids.reserve(3);
     for (uint32_t i = 0; i < 3; ++i) ids.push_back(e->submit(random_request(5, 2, i)).value());
     const auto refused = e->submit(random_request(5, 2, 9));
     ASSERT_FALSE(refused.ok());

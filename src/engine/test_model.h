@@ -127,8 +127,8 @@ class TinyModel final : public Model {
     }
     template <class F>
     Weight vector(int32_t n, F value) {
-        std::vector<float> values;
-        for (int i = 0; i < n; ++i) values.push_back(value(i));
+        std::vector<float> values(size_t(n), 0.0f);
+        for (int i = 0; i < n; ++i) values[size_t(i)] = value(i);
         return own(std::move(values), 1, n);
     }
     Weight matrix(int32_t out, int32_t in, float scale) {
@@ -207,7 +207,9 @@ class LazyBackend final : public Backend {
         auto work = std::move(queue_.front());
         queue_.pop_front();
         ++finished_;
-        if (fail_at >= 0 && fail_at-- == 0) return internal_error("the device has failed in a test");
+        const bool fails = fail_at == 0;
+        if (fail_at >= 0) --fail_at;
+        if (fails) return internal_error("the device has failed in a test");
         TRY([[maybe_unused]] const Ticket done, work());
         return {};
     }
@@ -247,8 +249,8 @@ inline TestEngine make_engine(const TestSetup& setup = {}) {
 
 inline std::vector<TokenId> random_tokens(int n, uint32_t seed) {
     std::mt19937 random(seed);
-    std::vector<TokenId> tokens;
-    for (int i = 0; i < n; ++i) tokens.push_back(TokenId(int32_t(random() % TinyModel::kVocab)));
+    std::vector<TokenId> tokens(size_t(n), TokenId(0));
+    for (TokenId& token : tokens) token = TokenId(int32_t(random() % TinyModel::kVocab));
     return tokens;
 }
 
@@ -280,6 +282,7 @@ struct Answer {
     bool operator==(const Answer&) const = default;
     std::vector<TokenId> tokens() const {
         std::vector<TokenId> tokens;
+        tokens.reserve(said.size());
         for (const Said& s : said) tokens.push_back(s.token);
         return tokens;
     }
