@@ -60,7 +60,7 @@ class Collector {
         answer_.prompt_s = seconds_between(submitted_, last_token_);
         answer_.first_token_s = seconds_between(session_.started, last_token_);
     }
-    Result<void> emit(std::string text) {
+    Result<void> emit(const std::string& text) {
         if (stream_) TRY_VOID(session_.out.write(text));
         answer_.text += text;
         return {};

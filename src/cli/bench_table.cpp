@@ -99,6 +99,7 @@ double deviation_of(const std::vector<double>& values) {
 
 std::vector<double> BenchRow::samples_ts() const {
     std::vector<double> speeds;
+    speeds.reserve(samples_ns.size());
     for (const int64_t sample : samples_ns) speeds.push_back(1e9 * double(tokens()) / double(sample));
     return speeds;
 }
@@ -110,6 +111,7 @@ std::string BenchRow::test() const {
 
 double BenchRow::floor_share() const {
     std::vector<double> seconds;
+    seconds.reserve(samples_ns.size());
     for (const int64_t sample : samples_ns) seconds.push_back(1e-9 * double(sample));
     const double mean = mean_of(seconds);
     return mean > 0 && bandwidth > 0 ? bytes / bandwidth / mean : 0;
