@@ -146,7 +146,7 @@ Result<Config> from_gguf(const Metadata& m, const std::string& architecture) {
             "{}: attention.sliding_window is {} of a context of {}: windows of attention are not supported",
             m.source(), window, c.context);
     rope_from_gguf(r, c);
-    if (architecture.starts_with("qwen35")) recurrent_from_gguf(r, c);
+    if (r.ok() && architecture.starts_with("qwen35")) recurrent_from_gguf(r, c);
     if (!r.ok()) return r.error();
     return c;
 }
@@ -254,25 +254,33 @@ Result<Config> from_hf(const Metadata& m, const std::string& architecture) {
         return bad_input("{}: hidden_act is '{}', expected silu", m.source(), act);
     refuse_windows_of_hf(r);
     rope_from_hf(r, c);
-    if (architecture.starts_with("qwen35")) recurrent_from_hf(r, c);
+    if (r.ok() && architecture.starts_with("qwen35")) recurrent_from_hf(r, c);
     if (!r.ok()) return r.error();
     return c;
 }
 
-Result<void> check_config(const Metadata& m, const Config& c) {
+// Before anything is made once a layer: what the file claims must fit 32 bits and what it holds.
+Result<void> check_config(const Checkpoint& checkpoint, const Config& c) {
+    const Metadata& m = checkpoint.metadata();
+    const int64_t layers = int64_t(c.layers) + c.mtp_layers, tensors = int64_t(checkpoint.tensors().size());
+    if (layers > tensors)
+        return bad_input("{}: claims {} layers, but holds {} tensors", m.source(), layers, tensors);
     if (c.heads < 1 || c.kv_heads < 1 || c.heads % c.kv_heads != 0)
         return bad_input("{}: {} query heads over {} key/value heads, expected a multiple", m.source(),
                          c.heads, c.kv_heads);
     if (c.head_width < 2 || c.head_width > 1024)
         return bad_input("{}: heads are {} wide, expected 2 to 1024", m.source(), c.head_width);
+    if (int64_t(c.heads) * c.head_width > kMost)
+        return bad_input("{}: {} heads of width {}, expected at most {} values together", m.source(), c.heads,
+                         c.head_width, kMost);
     if (c.rope.dims < 2 || c.rope.dims % 2 || c.rope.dims > c.head_width)
         return bad_input("{}: {} rotary dimensions of a head of {}, expected an even number up to it",
                          m.source(), c.rope.dims, c.head_width);
     if (c.moe() && (c.experts_used < 1 || c.experts_used > c.experts || c.experts > 4096 || c.expert_ffn < 1))
         return bad_input("{}: {} of {} experts of width {}", m.source(), c.experts_used, c.experts,
                          c.expert_ffn);
-    if (!c.recurrent.empty() &&
-        (c.value_heads % c.key_heads || c.taps < 2 || c.taps > 16 || c.state_width > 1024))
+    if (!c.recurrent.empty() && (c.value_heads % c.key_heads || c.taps < 2 || c.taps > 16 ||
+                                 c.state_width > 1024 || int64_t(c.value_heads) * c.state_width > kMost))
         return bad_input("{}: {} value heads over {} key heads, {} taps, state width {}", m.source(),
                          c.value_heads, c.key_heads, c.taps, c.state_width);
     return {};
@@ -296,7 +304,7 @@ Result<Config> read_config(const Checkpoint& checkpoint, const std::string& arch
         c.vocab = int32_t(table->shape[0]);
         c.tied = checkpoint.find("output.weight") == nullptr;
     }
-    TRY_VOID(check_config(m, c));
+    TRY_VOID(check_config(checkpoint, c));
     return c;
 }
 

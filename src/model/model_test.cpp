@@ -136,6 +136,28 @@ TEST(Model, UnexpectedTensorIsRefused) {
     expect_words(trouble(tiny), {"not part of", "blk.1.attn_norm.weight"});
 }
 
+TEST(Model, CountsThatCannotBeAreRefusedBeforeTheyAreUsed) {
+    TinyLlama tiny;
+    tiny.numbers["block_count"] = 1 << 24;  // gigabytes, if a layer were made of each
+    expect_words(trouble(tiny), {"tiny.gguf", "claims 16777216 layers", "11 tensors"});
+    tiny = {};
+    tiny.numbers["attention.head_count"] = 1 << 24;
+    tiny.numbers["attention.key_length"] = tiny.numbers["attention.value_length"] = 1024;
+    expect_words(trouble(tiny), {"16777216 heads of width 1024", "at most 16777216"});
+    tiny = {};
+    tiny.architecture = "qwen35";  // fewer layers than none
+    tiny.numbers["block_count"] = 0;
+    tiny.numbers["nextn_predict_layers"] = 1;
+    expect_words(trouble(tiny), {"qwen35.block_count", "is 0"});
+    expect_words(trouble_of_config(
+                     R"({"model_type": "qwen3_5_text", "num_hidden_layers": 1, "max_position_embeddings": 64,
+                "hidden_size": 8, "vocab_size": 10, "num_attention_heads": 2, "head_dim": 4,
+                "intermediate_size": 16, "rms_norm_eps": 1e-6, "linear_conv_kernel_dim": 4,
+                "linear_key_head_dim": 256, "linear_value_head_dim": 256, "linear_num_key_heads": 16777216,
+                "linear_num_value_heads": 16777216})"),
+                 {"16777216 value heads", "state width 256"});
+}
+
 // A window that is asked for is refused; one that is merely stated is not.
 TEST(Model, SlidingWindowsAreRefused) {
     const auto with = [](const std::string& more) {
