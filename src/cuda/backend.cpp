@@ -20,6 +20,7 @@ struct Program {
     std::byte* step = nullptr;  // device address of the step image
     int32_t rows = 0;
     std::vector<std::vector<float>> us;  // measured, by launch
+    int32_t edges = 0, programmatic_edges = 0;  // of the graph, when measured
 };
 
 struct PinnedStep {
@@ -40,7 +41,8 @@ class CudaBackend final : public Backend {
     Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) override;
     Result<bool> done(Ticket ticket, bool wait) override;
 
-    std::vector<CudaMeasurement> measurements() const;
+    std::vector<CudaMeasurement> measurements();
+    Result<void> measure_prefixes(const Program& p, std::vector<CudaMeasurement>& all);
 
   private:
     Result<void> measure(Program& p);
@@ -134,9 +136,12 @@ Result<Compiled> CudaBackend::compile(const Tape& tape) {
     for (const Instr& i : tape.instrs())
         if (i.code == OpCode::embed) p.rows = i.embed.y.rows();
     for (const Launch& l : p.launches) {
-        if (l.shared <= 48 * 1024) continue;
-        // One kernel may be launched with several sizes, so each may have all there is.
-        CUDA_TRY(cudaFuncSetAttribute(l.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, device_.shared_block));
+        // One kernel may be launched with several sizes, so each may have all there is. And all want the same split of L1:
+        // a multiprocessor changes it only when it is idle, so neighbours of another split would not overlap.
+        cudaFuncAttributes kernel{};
+        CUDA_TRY(cudaFuncGetAttributes(&kernel, l.kernel));
+        const int most = device_.shared_block - int(kernel.sharedSizeBytes);
+        CUDA_TRY(cudaFuncSetAttribute(l.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
         CUDA_TRY(cudaFuncSetAttribute(l.kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
     }
     if (options_.executor == CudaExecutor::graph && p.rows <= kCapturedRows) TRY_VOID(capture(p));
@@ -201,16 +206,70 @@ Result<void> CudaBackend::measure(Program& p) {
     return {};
 }
 
-std::vector<CudaMeasurement> CudaBackend::measurements() const {
+std::vector<CudaMeasurement> CudaBackend::measurements() {
     std::vector<CudaMeasurement> all;
     for (const Program& p : programs_)
         for (size_t i = 0; i < p.us.size(); ++i) {
             std::vector<float> us = p.us[i];
             std::nth_element(us.begin(), us.begin() + us.size() / 2, us.end());
-            if (p.graph) all.push_back({p.rows, -1, "tape", "graph", us[us.size() / 2], int32_t(us.size())});
+            if (p.graph) all.push_back({p.rows, -1, "tape", fmt::format("graph, {} of {} edges programmatic", p.programmatic_edges, p.edges), us[us.size() / 2], int32_t(us.size())});
             else all.push_back({p.rows, p.launches[i].pc, p.launches[i].op, p.launches[i].variant, us[us.size() / 2], int32_t(us.size())});
         }
+    for (const Program& p : programs_)
+        if (p.graph && p.rows == 1 && !p.us.empty()) {
+            if (Result<void> r = measure_prefixes(p, all); !r.ok()) fmt::print(stderr, "{}\n", r.error().message);
+            break;
+        }
     return all;
+}
+
+// What each of the first kernels adds to a graph of those before it, with and without programmatic edges.
+Result<void> CudaBackend::measure_prefixes(const Program& p, std::vector<CudaMeasurement>& all) {
+    cudaEvent_t from, to;
+    CUDA_TRY(cudaEventCreate(&from));
+    CUDA_TRY(cudaEventCreate(&to));
+    for (const bool programmatic : {true, false}) {
+        double before = 0;
+        for (size_t n = 1; n <= std::min<size_t>(p.launches.size(), 32); ++n) {
+            Program prefix;
+            prefix.launches.assign(p.launches.begin(), p.launches.begin() + n);
+            cudaGraph_t graph = nullptr;
+            cudaGraphExec_t exec = nullptr;
+            CUDA_TRY(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+            TRY_VOID(launch_all(prefix, programmatic));
+            CUDA_TRY(cudaStreamEndCapture(stream_, &graph));
+            CUDA_TRY(cudaGraphInstantiate(&exec, graph, 0));
+            cudaGraphDestroy(graph);
+            std::vector<float> us;
+            for (int i = 0; i < 15; ++i) {
+                CUDA_TRY(cudaEventRecord(from, stream_));
+                for (int j = 0; j < 4; ++j) CUDA_TRY(cudaGraphLaunch(exec, stream_));
+                CUDA_TRY(cudaEventRecord(to, stream_));
+                CUDA_TRY(cudaEventSynchronize(to));
+                float ms = 0;
+                CUDA_TRY(cudaEventElapsedTime(&ms, from, to));
+                us.push_back(ms * 250);
+            }
+            cudaGraphExecDestroy(exec);
+            std::nth_element(us.begin(), us.begin() + 7, us.end());
+            const Launch& l = p.launches[n - 1];
+            all.push_back({p.rows, l.pc, l.op, fmt::format("{} {}", l.variant, programmatic ? "programmatic" : "plain"), us[7] - before, -1});
+            before = us[7];
+        }
+    }
+    return {};
+}
+
+// Says how many of a graph's edges let the successor start early.
+static Result<void> count_edges(cudaGraph_t graph, Program& p) {
+    size_t edges = 0;
+    CUDA_TRY(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
+    std::vector<cudaGraphNode_t> from(edges), to(edges);
+    std::vector<cudaGraphEdgeData> data(edges);
+    CUDA_TRY(cudaGraphGetEdges(graph, from.data(), to.data(), data.data(), &edges));
+    p.edges = int32_t(edges);
+    for (const cudaGraphEdgeData& d : data) p.programmatic_edges += d.type == cudaGraphDependencyTypeProgrammatic;
+    return {};
 }
 
 Result<void> CudaBackend::capture(Program& p) {
@@ -220,6 +279,7 @@ Result<void> CudaBackend::capture(Program& p) {
     const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
     if (!launched.ok()) return launched.error();
     CUDA_TRY(ended);
+    if (options_.measure) TRY_VOID(count_edges(graph, p));
     const cudaError_t made = cudaGraphInstantiate(&p.graph, graph, 0);
     cudaGraphDestroy(graph);
     CUDA_TRY(made);

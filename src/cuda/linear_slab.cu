@@ -47,15 +47,15 @@ bool choose_shape(SlabLinear& p, int item, int room) {
 template <int kMask, int C>
 bool launch(Lowering& l, SlabLinear p) {
     const DeviceInfo& d = l.device();
-    const int blocks_per_sm = C == 2 ? 2 : 1;
     constexpr int item = largest_item<kMask>();
     p.stages = 0;
-    const int room = std::min(d.shared_block, d.shared_sm / blocks_per_sm - 1024);
+    // One block a multiprocessor and half its shared memory: the successor's blocks then start beside it and load ahead.
+    const int room = std::min(d.shared_block, C == 2 ? d.shared_sm / 2 - 1024 : d.shared_sm - 1024);
     const int fixed = SlabShared<kMask, C>::bytes(p, item);
     if (p.slabs && !choose_shape(p, item, room - fixed)) return false;
     const int dense_blocks = (p.dense_rows + kDenseRows - 1) / kDenseRows;
     // The ring never needs more stages than a block has work.
-    const int most = std::max(1, d.sms * blocks_per_sm - dense_blocks);
+    const int most = std::max(1, d.sms - dense_blocks);
     p.slab_blocks = std::min(p.slabs, most);
     if (p.slabs) {
         const int items = p.columns / kSlabColumns, steps = (items + p.warps - 1) / p.warps;
@@ -64,7 +64,9 @@ bool launch(Lowering& l, SlabLinear p) {
     } else {
         p.warps = 16;
     }
-    const int shared = fixed + p.stages * p.warps * item;
+    const int dense = p.denses ? C / 2 * p.columns * 4 + fixed : 0;  // dense blocks keep x as floats
+    const int shared = std::max(fixed + p.stages * p.warps * item, dense);
+    if (shared > d.shared_block) return false;
     l.add(linear_slab<kMask, C>, dim3(std::max(p.slab_blocks, p.slabs ? 1 : 0) + dense_blocks), dim3(kSlabThreads),
           uint32_t(shared), p, "slab");
     return true;
@@ -86,7 +88,7 @@ bool launch_rows(Lowering& l, const SlabLinear& p) {
 }
 
 bool launch_any(Lowering& l, const SlabLinear& p) {
-    if (p.rows > 8 || p.columns % kSlabColumns) return false;
+    if (p.rows > 8 || p.columns % kSlabColumns || p.columns > kMostItems * kSlabColumns) return false;
     int mask = 0;
     for (int i = 0; i < p.parts; ++i) mask |= slab_mask(p.part[i].kind);
     switch (mask) {

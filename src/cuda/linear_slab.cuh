@@ -55,14 +55,15 @@ struct SlabLinear {
     bool late_trigger;         // let the successor start only after the own wait
 };
 
-constexpr int kDenseRows = 8;  // rows of one dense block: two warps each
+constexpr int kMostItems = 128;  // columns up to 32,768
+constexpr int kDenseRows = 4;  // rows of one dense block: four warps each
 
 template <int kMask, int C>
 struct SlabShared {
     static constexpr int red_floats(int) { return kSlabWarps * 2 * 16 * C; }
     static int bytes(const SlabLinear& p, int stage_bytes) {
         const ActivationLayout<kMask, C> at{p.columns};
-        return p.stages * stage_bytes + at.bytes() + red_floats(0) * 4 + kMaxStages * 16 + 1024;
+        return p.stages * stage_bytes + at.bytes() + red_floats(0) * 4 + kMaxStages * 16 + 128 + C / 2 * kMostItems * 4;
     }
 };
 
@@ -81,36 +82,74 @@ __device__ __forceinline__ const SlabPart& part_of(const SlabLinear& p, int slab
     return p.part[i];
 }
 
-// Rows of x: quantised (when `to` is given), and 1/rms of each in `rms` [8] (1 without a norm). All consumer warps.
-template <int kMask, int C>
-__device__ __forceinline__ void take_rows(const SlabLinear& p, std::byte* to, float* part, float* rms) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, groups = p.columns / 32;
-    const ActivationLayout<kMask, C> at{p.columns};
-    constexpr int kTokens = C / 2;
+// Eight columns a lane of an item of 256.
+struct Eight {
+    float v[8];
+};
+__device__ __forceinline__ Eight load_eight(const float* p) {
+    Eight e;
+    asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(e.v[0]), "=f"(e.v[1]), "=f"(e.v[2]), "=f"(e.v[3]) : "l"(p) : "memory");
+    asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(e.v[4]), "=f"(e.v[5]), "=f"(e.v[6]), "=f"(e.v[7]) : "l"(p + 4) : "memory");
+    return e;
+}
+__device__ __forceinline__ Eight gains_of(const float* norm, int column, int columns) {
+    Eight e;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) e.v[i] = 1.0f;
+    if (norm && column < columns) {
+        const float4 a = __ldg(reinterpret_cast<const float4*>(norm + column)), b = __ldg(reinterpret_cast<const float4*>(norm + column + 4));
+        e = {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+    }
+    return e;
+}
+// Of the item a warp takes first: they do not depend on anybody.
+__device__ __forceinline__ Eight first_gains(const SlabLinear& p) {
+    return gains_of(p.norm, threadIdx.x * 8, p.columns);
+}
+__device__ __forceinline__ const float* source_row(const SlabLinear& p, int r) {
+    if (r >= p.rows) return nullptr;
+    if (p.gather_first >= 0) r = p.gather_first + r < p.step.header().outputs ? p.step.outputs()[p.gather_first + r] : 0;
+    return p.x + r * p.x_stride;
+}
+
+// Rows of x · gain, as give(values, item, row) stores them, and 1/rms of each in `rms` (1 without a norm). All consumer warps.
+template <int kTokens, class Give>
+__device__ __forceinline__ void take_rows(const SlabLinear& p, const Eight& gains, float* part, float* rms, Give give) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, items = p.columns / kSlabColumns;
 #pragma unroll 1
-    for (int r = 0; r < kTokens; ++r) {
-        const bool there = r < p.rows;
-        int from = r;
-        if (p.gather_first >= 0)
-            from = p.gather_first + r < p.step.header().outputs ? p.step.outputs()[p.gather_first + r] : 0;
-        const float* x = p.x + int64_t(there ? from : 0) * p.x_stride;
-        float squares = 0;
-#pragma unroll 4
-        for (int g = warp; g < groups; g += kSlabWarps) {
-            float v = there ? load_l2(x + g * 32 + lane) : 0.0f;
-            squares = fmaf(v, v, squares);
-            if (p.norm) v *= p.norm[g * 32 + lane];
-            if (to) quantise_group<kMask, C>(v, g, r, to, at, lane);
+    for (int item = warp; item < items; item += kSlabWarps) {
+        const int column = item * kSlabColumns + lane * 8;
+        const Eight gain = item == warp ? gains : gains_of(p.norm, column, p.columns);
+        Eight x[kTokens];
+#pragma unroll
+        for (int r = 0; r < kTokens; ++r) {
+            const float* row = source_row(p, r);
+            if (row) x[r] = load_eight(row + column);
+            else
+#pragma unroll
+                for (int i = 0; i < 8; ++i) x[r].v[i] = 0;
         }
-        squares = warp_sum(squares);
-        if (lane == 0) part[r * kSlabWarps + warp] = squares;
+#pragma unroll
+        for (int r = 0; r < kTokens; ++r) {
+            float squares = 0;
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                squares = fmaf(x[r].v[i], x[r].v[i], squares);
+                x[r].v[i] *= gain.v[i];
+            }
+            squares = warp_sum(squares);
+            if (lane == 0) part[r * kMostItems + item] = squares;
+            give(x[r].v, item, r);
+        }
     }
     named_barrier(1, kSlabWarps * 32);
-    if (threadIdx.x < kTokens) {
+    if (warp < kTokens) {
         float sum = 0;
-#pragma unroll
-        for (int w = 0; w < kSlabWarps; ++w) sum += part[threadIdx.x * kSlabWarps + w];
-        rms[threadIdx.x] = p.norm ? rsqrtf(sum / float(p.columns) + p.eps) : 1.0f;
+        if (p.norm) {
+            for (int i = lane; i < items; i += 32) sum += part[warp * kMostItems + i];
+            sum = warp_sum(sum);
+        }
+        if (lane == 0) rms[warp] = p.norm ? rsqrtf(sum / float(p.columns) + p.eps) : 1.0f;
     }
 }
 
@@ -135,64 +174,68 @@ __device__ __forceinline__ void item_of(SlabKind kind, const std::byte* item, co
     }
 }
 
-// One finished slab: red [warps][C][16] -> y. `first`: first slab of the part.
+// Sum of one finished slab's row `lane % 16` for token r: warps of one parity by each half of the warp, then the halves.
+template <int C>
+__device__ __forceinline__ float slab_sum(const float* red, int warps, int r, int lane) {
+    const float* v = red + r * 32 + lane % 16;
+    float sum = 0;
+#pragma unroll 4
+    for (int w = lane / 16; w < warps; w += 2) sum += v[w * C * 16] + v[w * C * 16 + 16];
+    return sum + __shfl_xor_sync(kWholeWarp, sum, 16);
+}
+
+// red [warps][C][16] -> y, a warp of the group per token. `before`: what token `own` adds to, in mode add.
 template <int C>
 __device__ __forceinline__ void finish_slab(const SlabLinear& p, const SlabPart& part, int slab, const float* red, const float* rms,
-                                            int thread, int threads) {
-    const float factor = part.factor[0];
-    const auto sum = [&](int r, int row) {
-        const float* v = red + r * 32 + row;
-        float total[2] = {0, 0};  // even and odd warps
-        for (int w = 0; w < p.warps; w += 2) {
-            total[0] += v[w * C * 16] + v[w * C * 16 + 16];
-            total[1] += v[(w + 1) * C * 16] + v[(w + 1) * C * 16 + 16];
+                                            int own, float factor, float before) {
+    const int lane = threadIdx.x % 32;
+    for (int r = own; r < p.rows; r += p.warps) {
+        const float v = slab_sum<C>(red, p.warps, r, lane) * factor * rms[r];
+        float* y = part.y + r * part.y_stride;
+        if (p.mode == SlabMode::glu) {
+            const float up = __shfl_sync(kWholeWarp, v, lane % 8 + 8);
+            if (lane < 8) y[slab * 8 + lane] = silu(v) * up;
+        } else if (lane < 16) {
+            float* to = y + slab * 16 + lane;
+            *to = v + (p.mode == SlabMode::add ? (r == own ? before : load_l2(to)) : 0.0f);
         }
-        return (total[0] + total[1]) * factor * rms[r];
-    };
-    if (p.mode == SlabMode::glu) {
-        for (int o = thread; o < 8 * p.rows; o += threads) {
-            const int r = o / 8, row = o % 8;
-            part.y[r * part.y_stride + slab * 8 + row] = silu(sum(r, row)) * sum(r, row + 8);
-        }
-        return;
-    }
-    for (int o = thread; o < 16 * p.rows; o += threads) {
-        const int r = o / 16, row = o % 16;
-        float* y = part.y + r * part.y_stride + slab * 16 + row;
-        const float v = sum(r, row);
-        *y = p.mode == SlabMode::add ? load_l2(y) + v : v;
     }
 }
 
+// Requests step n of the block's slabs: the items of one slab that its warps take at once.
 template <int kMask>
-__device__ __forceinline__ void produce_slabs(const SlabLinear& p, std::byte* ring, uint64_t* full, uint64_t* empty, int first, int last) {
-    const int items = p.columns / kSlabColumns, steps = (items + p.warps - 1) / p.warps, count = (last - first) * steps;
-    const int stage_bytes = p.warps * largest_item<kMask>();
-    const auto issue = [&](int n) {
-        const int slab = first + n / steps, q = n % steps, stage = n % p.stages;
-        int start;
-        const SlabPart& part = part_of(p, slab, &start);
-        const int item = slab_item_bytes(part.kind), held = min(p.warps, items - q * p.warps);
-        barrier_expect(full + stage, held * item);
-        bulk_copy(ring + stage * stage_bytes, part.data + (int64_t(slab - start) * items + q * p.warps) * item, held * item, full + stage);
-    };
-    for (int n = 0; n < p.stages && n < count; ++n) issue(n);
-    for (int n = p.stages; n < count; ++n) {
-        const uint32_t a = (n / p.stages - 1) & 1;
-        uint32_t ok;
-        do {
-            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p; }"
-                         : "=r"(ok)
-                         : "r"(shared_address(empty + n % p.stages)), "r"(a)
-                         : "memory");
-        } while (!ok);
-        issue(n);
+__device__ __forceinline__ void request(const SlabLinear& p, std::byte* ring, uint64_t* full, int first, int n) {
+    const int items = p.columns / kSlabColumns, steps = (items + p.warps - 1) / p.warps;
+    const int slab = first + n / steps, q = n % steps, stage = n % p.stages;
+    int start;
+    const SlabPart& part = part_of(p, slab, &start);
+    const int item = slab_item_bytes(part.kind), bytes = min(p.warps, items - q * p.warps) * item;
+    barrier_expect(full + stage, bytes);
+    bulk_copy(ring + stage * p.warps * largest_item<kMask>(), part.data + (int64_t(slab - start) * items + q * p.warps) * item, bytes,
+              full + stage);
+}
+__device__ __forceinline__ int steps_of(const SlabLinear& p, int slabs) {
+    return slabs * ((p.columns / kSlabColumns + p.warps - 1) / p.warps);
+}
+// Fills the ring; returns how many steps that was.
+template <int kMask>
+__device__ __forceinline__ int produce_first(const SlabLinear& p, std::byte* ring, uint64_t* full, int first, int last) {
+    const int count = min(p.stages, steps_of(p, last - first));
+    for (int n = 0; n < count; ++n) request<kMask>(p, ring, full, first, n);
+    return count;
+}
+template <int kMask>
+__device__ __forceinline__ void produce_rest(const SlabLinear& p, std::byte* ring, uint64_t* full, uint64_t* empty, int first, int last) {
+    for (int n = p.stages; n < steps_of(p, last - first); ++n) {
+        barrier_wait_alone(empty + n % p.stages, (n / p.stages - 1) & 1);
+        request<kMask>(p, ring, full, first, n);
     }
 }
 
 template <int kMask, int C>
 __device__ __forceinline__ void consume_slabs(const SlabLinear& p, const std::byte* ring, const std::byte* act, float* red,
-                                              const float* rms, uint64_t* full, uint64_t* empty, int first, int last) {
+                                              const float* rms, const float* factors, uint64_t* full, uint64_t* empty, int first,
+                                              int last) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int items = p.columns / kSlabColumns, steps = (items + p.warps - 1) / p.warps, groups = kSlabWarps / p.warps;
     const int group = warp / p.warps, own = warp % p.warps, stage_bytes = p.warps * largest_item<kMask>();
@@ -202,9 +245,12 @@ __device__ __forceinline__ void consume_slabs(const SlabLinear& p, const std::by
         int start;
         const SlabPart& part = part_of(p, first + i, &start);
         const int item = slab_item_bytes(part.kind);
-        const float m_factor = part.factor[1];
+        const float factor = factors[2 * (&part - p.part)], m_factor = factors[2 * (&part - p.part) + 1];
         SlabSums<C> sums;
         sums.clear();
+        const int slab = first + i - start;
+        float before = 0;
+        if (p.mode == SlabMode::add && own < p.rows && lane < 16) before = load_l2(part.y + own * part.y_stride + slab * 16 + lane);
 #pragma unroll 1
         for (int q = 0; q < steps; ++q) {
             const int n = i * steps + q, stage = n % p.stages, kb = q * p.warps + own;
@@ -219,33 +265,61 @@ __device__ __forceinline__ void consume_slabs(const SlabLinear& p, const std::by
         float* mine = red + (group * 2 + turn) * p.warps * kWarpRed;
         store_sums<C>(sums, mine + own * kWarpRed, lane);
         named_barrier(2 + group, p.warps * 32);
-        finish_slab<C>(p, part, first + i - start, mine, rms, own * 32 + lane, p.warps * 32);
+        finish_slab<C>(p, part, slab, mine, rms, own, factor, before);
     }
 }
 
-__device__ __forceinline__ float dense_value(const DensePart& d, int64_t i) {
-    if (d.quant == Quant::f32) return static_cast<const float*>(d.data)[i];
-    const uint16_t bits = static_cast<const uint16_t*>(d.data)[i];
-    return d.quant == Quant::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+// Four values from column k on of a plain-float row. REQUIRES: 4 divides k and the row's length.
+__device__ __forceinline__ float4 dense_four(const DensePart& d, int64_t i) {
+    if (d.quant == Quant::f32) return __ldg(reinterpret_cast<const float4*>(static_cast<const float*>(d.data) + i));
+    const uint2 bits = __ldg(reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(d.data) + i));
+    const uint16_t v[4] = {uint16_t(bits.x), uint16_t(bits.x >> 16), uint16_t(bits.y), uint16_t(bits.y >> 16)};
+    float f[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) f[j] = d.quant == Quant::bf16 ? bf16_to_f32(v[j]) : f16_to_f32(v[j]);
+    return make_float4(f[0], f[1], f[2], f[3]);
 }
 
-// kDenseRows rows of the plain-float parts: warps 2i and 2i + 1 share row i.
+// kDenseRows rows of the plain-float parts: four warps share a row. Its first 2048 columns come before the wait.
 template <int C>
-__device__ __forceinline__ void dense_rows(const SlabLinear& p, int block, float* red, const float* rms) {
-    constexpr int kRows = C / 2;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int row = block * kDenseRows + warp / 2, i = 0;
+__device__ __forceinline__ void dense_rows(const SlabLinear& p, int block, float* x, float* red, float* part, float* rms) {
+    constexpr int kRows = C / 2, kFours = 4;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, lane128 = warp % 4 * 32 + lane;
+    int row = block * kDenseRows + warp / 4, i = 0;
     const bool there = row < p.dense_rows;
     while (there && row >= p.dense[i].out) row -= p.dense[i++].out;
     const DensePart& d = p.dense[i];
-    float sum[kRows] = {};
-    if (there) {
-        const int64_t at = int64_t(row) * p.columns;
-        for (int k = warp % 2 * 32 + lane; k < p.columns; k += 64) {
-            const float w = dense_value(d, at + k) * (p.norm ? p.norm[k] : 1.0f);
+    const int64_t at = int64_t(row) * p.columns;
+    const auto fetch = [&](int first, float4* w) {
 #pragma unroll
-            for (int r = 0; r < kRows; ++r)
-                if (r < p.rows) sum[r] = fmaf(w, load_l2(p.x + r * p.x_stride + k), sum[r]);
+        for (int j = 0; j < kFours; ++j) {
+            const int k = first + (j * 128 + lane128) * 4;
+            w[j] = there && k < p.columns ? dense_four(d, at + k) : make_float4(0, 0, 0, 0);
+        }
+    };
+    float4 w[kFours];
+    fetch(0, w);
+    const Eight gains = first_gains(p);
+    wait_for_predecessor();
+    if (p.late_trigger) let_successor_start();
+    take_rows<kRows>(p, gains, part, rms, [&](const float (&v)[8], int item, int r) {
+        float4* to = reinterpret_cast<float4*>(x + r * p.columns + item * kSlabColumns + lane * 8);
+        to[0] = make_float4(v[0], v[1], v[2], v[3]);
+        to[1] = make_float4(v[4], v[5], v[6], v[7]);
+    });
+    named_barrier(1, kSlabWarps * 32);
+    float sum[kRows] = {};
+    for (int first = 0; first < p.columns; first += kFours * 512) {
+        if (first) fetch(first, w);
+#pragma unroll
+        for (int j = 0; j < kFours; ++j) {
+            const int k = first + (j * 128 + lane128) * 4;
+            if (k >= p.columns) break;
+#pragma unroll
+            for (int r = 0; r < kRows; ++r) {
+                const float4 v = *reinterpret_cast<const float4*>(x + r * p.columns + k);
+                sum[r] = fmaf(w[j].x, v.x, fmaf(w[j].y, v.y, fmaf(w[j].z, v.z, fmaf(w[j].w, v.w, sum[r]))));
+            }
         }
     }
 #pragma unroll
@@ -254,8 +328,9 @@ __device__ __forceinline__ void dense_rows(const SlabLinear& p, int block, float
         if (lane == 0) red[warp * kRows + r] = v;
     }
     named_barrier(1, kSlabWarps * 32);
-    if (there && warp % 2 == 0 && lane < p.rows)
-        d.y[lane * d.y_stride + row] = (red[warp * kRows + lane] + red[(warp + 1) * kRows + lane]) * rms[lane];
+    if (!there || warp % 4 != 0 || lane >= p.rows) return;
+    const float* four = red + warp * kRows + lane;
+    d.y[lane * d.y_stride + row] = ((four[0] + four[kRows]) + (four[2 * kRows] + four[3 * kRows])) * rms[lane];
 }
 
 template <int kMask, int C>
@@ -266,11 +341,12 @@ __global__ void __launch_bounds__(kSlabThreads, C == 2 ? 2 : 1) linear_slab(cons
     const bool slabs = int(blockIdx.x) < p.slab_blocks;
     std::byte* ring = shared;
     std::byte* act = ring + (slabs ? p.stages * stage_bytes : 0);
-    float* red = reinterpret_cast<float*>(act + (slabs ? at.bytes() : 0));
+    float* red = reinterpret_cast<float*>(act + (slabs ? at.bytes() : C / 2 * p.columns * 4));
     uint64_t* full = reinterpret_cast<uint64_t*>(red + SlabShared<kMask, C>::red_floats(0));
     uint64_t* empty = full + kMaxStages;
     float* rms = reinterpret_cast<float*>(empty + kMaxStages);  // [8]
-    float* part = rms + 8;                                      // [8][16]
+    float* factors = rms + 8;                                   // [kMaxParts][2]
+    float* part = factors + 2 * kMaxParts;                      // [C/2][kMostItems]
     const int first = int(int64_t(p.slabs) * blockIdx.x / p.slab_blocks), last = int(int64_t(p.slabs) * (blockIdx.x + 1) / p.slab_blocks);
     if (!p.late_trigger) let_successor_start();
     if (threadIdx.x >= kSlabWarps * 32) {
@@ -283,18 +359,25 @@ __global__ void __launch_bounds__(kSlabThreads, C == 2 ? 2 : 1) linear_slab(cons
         }
         __syncwarp();
         if (slabs) asm volatile("bar.arrive 15,%0;" ::"n"(kSlabThreads) : "memory");
-        if (slabs && threadIdx.x == kSlabWarps * 32) produce_slabs<kMask>(p, ring, full, empty, first, last);
+        // The trigger counts when every thread of the block has given it.
+        const int issued = slabs && threadIdx.x == kSlabWarps * 32 ? produce_first<kMask>(p, ring, full, first, last) : 0;
+        if (p.late_trigger) {
+            wait_for_predecessor();
+            let_successor_start();
+        }
+        if (issued) produce_rest<kMask>(p, ring, full, empty, first, last);
         return;
     }
+    if (!slabs) return dense_rows<C>(p, int(blockIdx.x) - p.slab_blocks, reinterpret_cast<float*>(act), red, part, rms);
+    const Eight gains = first_gains(p);
+    if (threadIdx.x < 2 * p.parts) factors[threadIdx.x] = __ldg(p.part[threadIdx.x / 2].factor + threadIdx.x % 2);
     wait_for_predecessor();
     if (p.late_trigger) let_successor_start();
-    take_rows<kMask, C>(p, slabs ? act : nullptr, part, rms);
-    if (!slabs) {
-        named_barrier(1, kSlabWarps * 32);
-        return dense_rows<C>(p, int(blockIdx.x) - p.slab_blocks, red, rms);
-    }
+    const int lane = threadIdx.x % 32;
+    take_rows<C / 2>(p, gains, part, rms,
+                     [&](const float (&v)[8], int item, int r) { quantise_item<kMask, C>(v, item, r, act, at, lane); });
     asm volatile("bar.sync 15,%0;" ::"n"(kSlabThreads) : "memory");
-    consume_slabs<kMask, C>(p, ring, act, red, rms, full, empty, first, last);
+    consume_slabs<kMask, C>(p, ring, act, red, rms, factors, full, empty, first, last);
 }
 
 }  // namespace sparkinfer::cuda

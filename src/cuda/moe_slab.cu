@@ -12,7 +12,7 @@ template <SlabKind F>
 bool launch_glu(Lowering& l, MoeGluSlab p) {
     constexpr int kItem = SlabOf<F>::item;
     const ActivationLayout<slab_mask(F), 2> at{p.columns};
-    const int rows = p.op.x.rows(), fixed = rows * at.bytes() + kSlabWarps * 2 * 32 * 4 + kMaxStages * 16 + 2048;
+    const int rows = p.op.x.rows(), fixed = rows * at.bytes() + kSlabWarps * 2 * 32 * 4 + kMaxStages * 16 + 4096;
     const DeviceInfo& d = l.device();
     const int room = std::min(d.shared_block, d.shared_sm / 2 - 1024) - fixed;
     p.warps = 0;
@@ -25,7 +25,7 @@ bool launch_glu(Lowering& l, MoeGluSlab p) {
         break;
     }
     if (!p.warps) return false;
-    const int slabs = rows * p.op.router.top_k * p.slabs, grid = std::min(slabs, 2 * d.sms);
+    const int slabs = rows * p.op.router.top_k * p.slabs, grid = std::min(slabs, d.sms);
     const int work = (slabs + grid - 1) / grid * ((p.items + p.warps - 1) / p.warps);
     p.stages = std::min(p.stages, std::max(work, (kSlabWarps / p.warps - 1) * ((p.items + p.warps - 1) / p.warps) + 1));
     l.add(moe_glu_slab<F>, dim3(grid), dim3(kSlabThreads), uint32_t(fixed + p.stages * p.warps * kItem), p, "slab");
@@ -47,7 +47,10 @@ bool launch_down(Lowering& l, const MoeDownSlab& p) {
     return true;
 }
 
-bool routable(const Router& r, int32_t experts) { return r.top_k <= 16 && experts <= kMostExperts; }
+// With a bias the order is that of sigmoid scores plus bias; softmax with a bias has no form here.
+bool routable(const Router& r, int32_t experts) {
+    return r.top_k <= 16 && experts <= kMostExperts && (!r.bias.data || r.scoring == Scoring::sigmoid);
+}
 
 }  // namespace
 

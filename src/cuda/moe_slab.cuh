@@ -35,9 +35,9 @@ __global__ void __launch_bounds__(kSlabThreads, 2) moe_glu_slab(const __grid_con
     uint64_t* full = reinterpret_cast<uint64_t*>(red + kSlabWarps * 2 * 32);
     uint64_t* empty = full + kMaxStages;
     float* rms = reinterpret_cast<float*>(empty + kMaxStages);  // [8]
-    float* part = rms + 8;                                      // [8][16]
-    int32_t* id = reinterpret_cast<int32_t*>(part + 128);       // [8][16], -1: absent row
-    float* weight = reinterpret_cast<float*>(id + 128);         // not used here
+    float* part = rms + 8;                                      // [2][kMostItems]
+    int32_t* id = reinterpret_cast<int32_t*>(part + 2 * kMostItems);  // [8][16], -1: absent row
+    uint32_t* key = reinterpret_cast<uint32_t*>(id + 128);      // [256]
     const int64_t all = int64_t(rows) * k * p.slabs;
     const int first = int(all * blockIdx.x / gridDim.x), last = int(all * (blockIdx.x + 1) / gridDim.x);
     const int steps = (p.items + p.warps - 1) / p.warps;
@@ -49,27 +49,12 @@ __global__ void __launch_bounds__(kSlabThreads, 2) moe_glu_slab(const __grid_con
         __syncwarp();
         wait_for_predecessor();
         let_successor_start();
-        const int first_row = first / (k * p.slabs), last_row = last > first ? (last - 1) / (k * p.slabs) : first_row;
-        for (int r = first_row; r <= last_row; ++r) {
-            if (live_row(o.step, o.slots, r).present)
-                route_row(o.router, o.logits.row(r), p.experts, id + r * 16, weight + r * 16);
-            else if (lane < k) id[r * 16 + lane] = -1;
-        }
-        __syncwarp();
-        asm volatile("bar.arrive 15,%0;" ::"n"(kSlabThreads) : "memory");
+        asm volatile("bar.sync 15,%0;" ::"n"(kSlabThreads) : "memory");  // the experts are known
         if (lane != 0) return;
         for (int n = 0; n < (last - first) * steps; ++n) {
             const int s = first + n / steps, q = n % steps, stage = n % p.stages, held = min(p.warps, p.items - q * p.warps);
             const int expert = id[s / (k * p.slabs) * 16 + s / p.slabs % k];
-            if (n >= p.stages) {
-                uint32_t ok;
-                do {
-                    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p; }"
-                                 : "=r"(ok)
-                                 : "r"(shared_address(empty + stage)), "r"((n / p.stages - 1) & 1)
-                                 : "memory");
-                } while (!ok);
-            }
+            if (n >= p.stages) barrier_wait_alone(empty + stage, (n / p.stages - 1) & 1);
             if (expert < 0) {
                 barrier_arrive(full + stage);
                 continue;
@@ -90,14 +75,22 @@ __global__ void __launch_bounds__(kSlabThreads, 2) moe_glu_slab(const __grid_con
     rows_of.gather_first = -1;
     rows_of.rows = 1;
     const int first_row = first / (k * p.slabs), last_row = last > first ? (last - 1) / (k * p.slabs) : first_row;
+    const float factor = __ldg(p.factor), m_factor = __ldg(p.factor + 1);
+    const Eight gains = first_gains(rows_of);
     for (int r = first_row; r <= last_row; ++r) {
         rows_of.x = o.x.row(r);
-        take_rows<kMask, 2>(rows_of, act + r * at.bytes(), part + (r & 1) * 16, rms + r);
+        take_rows<1>(rows_of, gains, part + (r & 1) * kMostItems, rms + r, [&](const float (&v)[8], int item, int) {
+            quantise_item<kMask, 2>(v, item, 0, act + r * at.bytes(), at, lane);
+        });
     }
     wait_for_predecessor();
+    let_successor_start();
+    for (int r = first_row; r <= last_row; ++r) {
+        if (live_row(o.step, o.slots, r).present) rank_row(o.router, o.logits.row(r), p.experts, key, id + r * 16);
+        else if (warp == 0 && lane < k) id[r * 16 + lane] = -1;
+    }
     asm volatile("bar.sync 15,%0;" ::"n"(kSlabThreads) : "memory");
     const int group = warp / p.warps, own = warp % p.warps, groups = kSlabWarps / p.warps;
-    const float factor = p.factor[0], m_factor = p.factor[1];
     int turn = 0;
     for (int i = group; i < last - first; i += groups, turn ^= 1) {
         const int s = first + i, r = s / (k * p.slabs), j = s / p.slabs % k;
@@ -117,15 +110,9 @@ __global__ void __launch_bounds__(kSlabThreads, 2) moe_glu_slab(const __grid_con
         float* mine = red + (group * 2 + turn) * p.warps * 32;
         store_sums<2>(sums, mine + own * 32, lane);
         named_barrier(2 + group, p.warps * 32);
-        for (int row = own * 32 + lane; row < 8; row += p.warps * 32) {
-            float g[2] = {0, 0}, u[2] = {0, 0};
-            for (int w = 0; w < p.warps; ++w) {
-                g[w & 1] += mine[w * 32 + row] + mine[w * 32 + 16 + row];
-                u[w & 1] += mine[w * 32 + row + 8] + mine[w * 32 + 24 + row];
-            }
-            const float scale = factor * rms[r];
-            o.y.row(r)[j * o.y.shape[2] + s % p.slabs * 8 + row] =
-                present ? silu((g[0] + g[1]) * scale) * ((u[0] + u[1]) * scale) : 0.0f;
+        if (own == 0) {
+            const float v = slab_sum<2>(mine, p.warps, 0, lane) * factor * rms[r], up = __shfl_sync(kWholeWarp, v, lane % 8 + 8);
+            if (lane < 8) o.y.row(r)[j * o.y.shape[2] + s % p.slabs * 8 + lane] = present ? silu(v) * up : 0.0f;
         }
     }
 }
@@ -175,18 +162,30 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps <= 18 ? 2 : 1) moe_down_sl
             bulk_copy(shared_items, p.shared_data + int64_t(slab) * p.shared_items * kSharedItem, p.shared_items * kSharedItem, full);
     } else if (present && p.shared_items) {
         const float scalar = o.shared_scalar.data ? sigmoid(load_l2(o.shared_scalar.row(r))) : 1.0f;
-        for (int g = warp - 1; g < shared_ffn / 32; g += warps - 1) {
-            const float v = silu(load_l2(o.shared_gate.row(r) + g * 32 + lane)) * load_l2(o.shared_up.row(r) + g * 32 + lane) * scalar;
-            quantise_group<slab_mask(S), 2>(v, g, 0, shared_act, shared_at, lane);
+        for (int item = warp - 1; item < p.shared_items; item += warps - 1) {
+            const int column = item * kSlabColumns + lane * 8;
+            const Eight gate = load_eight(o.shared_gate.row(r) + column), up = load_eight(o.shared_up.row(r) + column);
+            Eight v;
+#pragma unroll
+            for (int i = 0; i < 8; ++i) v.v[i] = silu(gate.v[i]) * up.v[i] * scalar;
+            quantise_item<slab_mask(S), 2>(v.v, item, 0, shared_act, shared_at, lane);
         }
     }
+    const float factor = __ldg(p.factor), m_factor = __ldg(p.factor + 1);
+    const float shared_factor = p.shared_items ? __ldg(p.shared_factor) : 0.0f, shared_m = p.shared_items ? __ldg(p.shared_factor + 1) : 0.0f;
+    // So is x, that the attention or the delta rule has added to.
+    const float before = present && threadIdx.x < 16 ? load_l2(o.x.row(r) + slab * 16 + threadIdx.x) : 0.0f;
     wait_for_predecessor();
     if (!present) return;
     __syncthreads();
     const float* h = o.h.row(r);
-#pragma unroll 4
-    for (int g = warp; g < k * ffn / 32; g += warps)
-        quantise_group<slab_mask(F), 2>(load_l2(h + g * 32 + lane) * weight[g * 32 / ffn], g, 0, act, at, lane);
+    for (int item = warp; item < k * p.items; item += warps) {
+        Eight v = load_eight(h + item * kSlabColumns + lane * 8);
+        const float w = weight[item / p.items];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) v.v[i] *= w;
+        quantise_item<slab_mask(F), 2>(v.v, item, 0, act, at, lane);
+    }
     __syncthreads();
     barrier_wait(full, 0);
     const int count = k * p.items;
@@ -194,30 +193,31 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps <= 18 ? 2 : 1) moe_down_sl
     SlabSums<2> sums;
     sums.clear();
     for (int i = warp; i < count; i += warps)
-        slab_item<F, 2>(items + i * kItem, act + i * 8 * 2 * 32, act + at.template helpers<F>(i * 8), p.factor[1], sums, lane);
+        slab_item<F, 2>(items + i * kItem, act + i * 8 * 2 * 32, act + at.template helpers<F>(i * 8), m_factor, sums, lane);
     float* own = red + warp * 32;
     store_sums<2>(sums, own, lane);
     __syncwarp();
-    if (lane < 16) mine[0] = (own[lane] + own[lane + 16]) * p.factor[0];
+    if (lane < 16) mine[0] = (own[lane] + own[lane + 16]) * factor;
     __syncwarp();
     if (p.shared_items) {
         sums.clear();
         // The last warps take them: those that have no second item of an expert.
         for (int i = warps - 1 - warp; i < p.shared_items; i += warps)
             slab_item<S, 2>(shared_items + i * kSharedItem, shared_act + i * 8 * 2 * 32, shared_act + shared_at.template helpers<S>(i * 8),
-                            p.shared_factor[1], sums, lane);
+                            shared_m, sums, lane);
         store_sums<2>(sums, own, lane);
         __syncwarp();
-        if (lane < 16) mine[1] = (own[lane] + own[lane + 16]) * p.shared_factor[0];
+        if (lane < 16) mine[1] = (own[lane] + own[lane + 16]) * shared_factor;
         __syncwarp();
     }
     if (lane < 16) own[lane] = mine[0] + mine[1];
     __syncthreads();
-    if (threadIdx.x < 16) {
-        float total[2] = {0, 0};
-        for (int w = 0; w < warps; ++w) total[w & 1] += red[w * 32 + threadIdx.x];
-        float* x = o.x.row(r) + slab * 16 + threadIdx.x;
-        *x = load_l2(x) + (total[0] + total[1]);
+    if (warp == 0) {
+        float total = 0;
+#pragma unroll 4
+        for (int w = lane / 16; w < warps; w += 2) total += red[w * 32 + lane % 16];
+        total += __shfl_xor_sync(kWholeWarp, total, 16);
+        if (lane < 16) o.x.row(r)[slab * 16 + lane] = before + total;
     }
 }
 

@@ -21,7 +21,8 @@ __device__ __forceinline__ void barrier_expect(uint64_t* b, int bytes) {
 __device__ __forceinline__ void barrier_arrive(uint64_t* b) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _,[%0];" ::"r"(shared_address(b)) : "memory");
 }
-__device__ __forceinline__ void barrier_wait(uint64_t* b, uint32_t parity) {
+// By one thread.
+__device__ __forceinline__ void barrier_wait_alone(uint64_t* b, uint32_t parity) {
     const uint32_t a = shared_address(b);
     uint32_t ok;
     do {
@@ -30,14 +31,25 @@ __device__ __forceinline__ void barrier_wait(uint64_t* b, uint32_t parity) {
                      : "r"(a), "r"(parity)
                      : "memory");
     } while (!ok);
+}
+// By a whole warp, which leaves together.
+__device__ __forceinline__ void barrier_wait(uint64_t* b, uint32_t parity) {
+    barrier_wait_alone(b, parity);
     __syncwarp();
+}
+// What is read once a token should not push out what every kernel reads: code, parameters, activations.
+__device__ __forceinline__ uint64_t read_once() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
 }
 // REQUIRES: 16-byte aligned addresses and size. Completes on `b`, which expects the bytes.
 __device__ __forceinline__ void bulk_copy(void* to, const void* from, int bytes, uint64_t* b) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(
-                     shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(shared_address(b))
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0],[%1],%2,[%3],%4;" ::"r"(
+            shared_address(to)),
+        "l"(from), "r"(bytes), "r"(shared_address(b)), "l"(read_once())
+        : "memory");
 }
 // Barrier `id` of `threads` threads of the block.
 __device__ __forceinline__ void named_barrier(int id, int threads) {

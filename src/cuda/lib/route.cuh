@@ -1,5 +1,6 @@
 // route.cuh — the experts of one row, by one warp: what cpu/router.h does.
 #pragma once
+#include "cuda/lib/copy.cuh"
 #include "cuda/lib/math.cuh"
 #include "cuda/lib/reduce.cuh"
 
@@ -62,6 +63,33 @@ __device__ __forceinline__ int route_row(const Router& router, const float* logi
         weight[lane] = (router.renormalise ? own / total : own / all) * router.scale;
     }
     return mine;
+}
+
+// id [top_k] only, by all warps of a slab kernel's consumers: an expert's place is the number of better ones. `key`: shared
+// [kMostExperts]. Scores grow with logits, so without a bias logits order as scores do.
+__device__ __forceinline__ void rank_row(const Router& router, const float* logits, int experts, uint32_t* key, int32_t* id) {
+    const int thread = threadIdx.x;  // 512 of them: two an expert
+    const float* bias = static_cast<const float*>(router.bias.data);
+    named_barrier(1, 512);  // the last row's keys have been read
+    if (thread < kMostExperts) {
+        float v = thread < experts ? load_l2(logits + thread) : -INFINITY;
+        if (bias && thread < experts) v = sigmoid(v) + bias[thread];
+        const uint32_t u = __float_as_uint(v == v ? v : -INFINITY);
+        key[thread] = thread < experts ? (u >> 31 ? ~u : u | 0x80000000u) : 0u;
+    }
+    named_barrier(1, 512);
+    const int expert = thread / 2;
+    const uint32_t mine = key[expert];
+    int better = 0;
+#pragma unroll 8
+    for (int i = 0; i < kMostExperts / 2; i += 4) {
+        const int at = 2 * i + (thread & 1) * 4;  // the two threads of an expert read beside each other
+        const uint4 four = *reinterpret_cast<const uint4*>(key + at);
+        better += (four.x > mine || (four.x == mine && at < expert)) + (four.y > mine || (four.y == mine && at + 1 < expert)) +
+                  (four.z > mine || (four.z == mine && at + 2 < expert)) + (four.w > mine || (four.w == mine && at + 3 < expert));
+    }
+    better += __shfl_xor_sync(kWholeWarp, better, 1);
+    if (!(thread & 1) && better < router.top_k && expert < experts) id[better] = expert;
 }
 
 }  // namespace sparkinfer::cuda
