@@ -46,7 +46,7 @@ template <class T>
 std::string shown(const std::vector<T>& values) {
     std::string text = "[";
     for (size_t i = 0; i < std::min(values.size(), kShownValues); ++i) {
-        const T value = values[i];
+        const T& value = values[i];
         text += fmt::format("{}{}", i ? ", " : "", shown(value));
     }
     return text + (values.size() > kShownValues
@@ -64,7 +64,7 @@ template <class T>
 Json value_json(const std::vector<T>& values) {
     JsonArray first;
     for (size_t i = 0; i < values.size() && i < kJsonValues; ++i) {
-        const T value = values[i];
+        const T& value = values[i];
         first.push_back(value_json(value));
     }
     if (values.size() <= kJsonValues) return first;

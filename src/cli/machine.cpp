@@ -105,12 +105,14 @@ double read_bandwidth(int threads) {
             for (const uint64_t lane : sum) sums[size_t(i) * 8] ^= lane;
         };
         std::vector<std::thread> workers;
+        bool all_started = true;
         try {
             for (int i = 0; i < threads; ++i) workers.emplace_back(read, i);
-        } catch (const std::system_error&) {  // no thread is left; the backend will meet the same
+        } catch (const std::system_error&) {
+            all_started = false;  // no thread is left; the backend will meet the same
         }
         for (std::thread& worker : workers) worker.join();
-        if (int(workers.size()) < threads) return 0;
+        if (!all_started) return 0;
         const double seconds =
             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         volatile uint64_t keep = sums[0];  // the sums are used, so that the reads are not optimised away

@@ -16,6 +16,7 @@ Sequence* Scheduler::find(RequestId id) {
 
 std::vector<RequestId> Scheduler::requests() const {
     std::vector<RequestId> ids;
+    ids.reserve(sequences_.size());
     for (const auto& [id, sequence] : sequences_) ids.push_back(id);
     return ids;
 }
@@ -313,6 +314,7 @@ void Scheduler::write_changes(Flight& flight, Sequence& s) {
         static_assert(sizeof(TokenId) == sizeof(int32_t));
         slot.stop_ids({reinterpret_cast<const int32_t*>(s.stop_tokens.data()), s.stop_tokens.size()});
         std::vector<Bias> biases;
+        biases.reserve(p.logit_bias.size());
         for (const auto& [token, value] : p.logit_bias) biases.push_back({raw(token), value});
         slot.biases(biases);
         slot.history(0, {reinterpret_cast<const int32_t*>(s.tokens.data()), size_t(s.fed)});

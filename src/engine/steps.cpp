@@ -115,6 +115,7 @@ Result<void> LiveEngine::launch(Flight flight) {
         flight.select_pending = true;
         if (!flight.plain.empty()) {
             std::vector<int32_t> rows;
+            rows.reserve(flight.plain.size());
             for (int32_t output : flight.plain) rows.push_back(flight.outputs[size_t(output)]);
             TRY(flight.ticket, runner_->run(flight.image, {TapePart::output, kind, flight.lane}, rows));
         }
