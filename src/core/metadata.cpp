@@ -4,8 +4,9 @@ namespace sparkinfer {
 
 const char* metadata_type_name(const MetadataValue& value) {
     static constexpr const char* kNames[] = {
-        "boolean",           "integer",           "integer",          "number",          "string",
-        "array of booleans", "array of integers", "array of numbers", "array of strings"};
+        "a boolean",          "an integer",           "an integer",           "a number",
+        "a string",           "an array of booleans", "an array of integers", "an array of numbers",
+        "an array of strings"};
     return kNames[value.index()];
 }
 
@@ -20,7 +21,7 @@ bool Metadata::insert(std::string key, MetadataValue value) {
 
 static Error wrong_type(const Metadata& m, std::string_view key, const MetadataValue& v,
                         const char* expected) {
-    return bad_input("{}: metadata key '{}' is a {}, expected {}", m.source(), key, metadata_type_name(v),
+    return bad_input("{}: metadata key '{}' is {}, expected {}", m.source(), key, metadata_type_name(v),
                      expected);
 }
 

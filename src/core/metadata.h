@@ -16,7 +16,7 @@ namespace sparkinfer {
 using MetadataValue = std::variant<bool, int64_t, uint64_t, double, std::string, std::vector<bool>,
                                    std::vector<int64_t>, std::vector<double>, std::vector<std::string>>;
 
-// One line a reader understands: "string", "array of integers".
+// Words for a sentence: "a string", "an array of integers".
 const char* metadata_type_name(const MetadataValue& value);
 
 class Metadata {
