@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
-#include <cstring>
 #include <random>
 #include <vector>
 
@@ -28,6 +28,7 @@ TEST(DotRows, BitsDoNotDependOnTheTile) {
         const int rows = 19, columns = 23;
         const auto w = normals(random, size_t(rows * k)), x = normals(random, size_t(columns * k));
         std::vector<const float*> pointers;
+        pointers.reserve(size_t(columns));
         for (int c = 0; c < columns; ++c) pointers.push_back(&x[size_t(c * k)]);
         std::vector<float> all(size_t(rows * columns));
         dot_rows(w.data(), k, rows, pointers.data(), columns, k, all.data(), rows);
@@ -35,7 +36,9 @@ TEST(DotRows, BitsDoNotDependOnTheTile) {
             for (int c = 0; c < columns; ++c) {
                 float alone;
                 dot_rows(&w[size_t(r * k)], k, 1, &pointers[size_t(c)], 1, k, &alone, 1);
-                ASSERT_EQ(memcmp(&alone, &all[size_t(c * rows + r)], 4), 0) << k << " " << r << " " << c;
+                const float tiled = all[size_t(c * rows + r)];
+                ASSERT_EQ(std::bit_cast<uint32_t>(alone), std::bit_cast<uint32_t>(tiled))
+                    << k << " " << r << " " << c;
                 double want = 0, size = 0;
                 for (int64_t i = 0; i < k; ++i) {
                     const double p = double(w[size_t(r * k + i)]) * double(x[size_t(c * k + i)]);
@@ -52,13 +55,14 @@ TEST(WeightedSum, MatchesFloat64) {
     std::mt19937 random(2);
     for (const int width : {1, 16, 63, 64, 100, 256}) {
         const int rows = 64, stride = width + 3;
-        const auto p = normals(random, size_t(rows)), v = normals(random, size_t(rows * stride));
+        const auto p = normals(random, size_t(rows)), v = normals(random, size_t(rows) * size_t(stride));
         std::vector<float> out(size_t(width) + 1, -7.0f);
         weighted_sum(p.data(), v.data(), stride, rows, width, out.data());
         EXPECT_EQ(out.back(), -7.0f) << "written behind the end";
         for (int i = 0; i < width; ++i) {
             double want = 0;
-            for (int j = 0; j < rows; ++j) want += double(p[size_t(j)]) * double(v[size_t(j * stride + i)]);
+            for (int j = 0; j < rows; ++j)
+                want += double(p[size_t(j)]) * double(v[size_t(j) * size_t(stride) + size_t(i)]);
             ASSERT_NEAR(double(out[size_t(i)]), want, 1e-5) << width << " " << i;
         }
     }
@@ -84,12 +88,13 @@ TEST(DecodeRows, ShortCutsGiveTheDecodersBits) {
             for (int r = 0; r < 39; ++r) {
                 decode_row(w, expert, 1 + r, one.data());
                 for (int i = 0; i < 96; ++i) {
-                    const float got = rows[size_t(r * 100 + i)];
-                    const bool same =
-                        std::isnan(one[size_t(i)]) ? std::isnan(got) : memcmp(&got, &one[size_t(i)], 4) == 0;
+                    const float want = one[size_t(i)], got = rows[size_t(r) * 100 + size_t(i)];
+                    const bool same = std::isnan(want)
+                                          ? std::isnan(got)
+                                          : std::bit_cast<uint32_t>(got) == std::bit_cast<uint32_t>(want);
                     ASSERT_TRUE(same) << quant_name(quant) << " " << r << " " << i;
                 }
-                ASSERT_EQ(rows[size_t(r * 100 + 96)], -7.0f);
+                ASSERT_EQ(rows[size_t(r) * 100 + 96], -7.0f);
             }
         }
     }

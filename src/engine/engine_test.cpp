@@ -138,6 +138,7 @@ TEST_P(EveryWay, CancelFreesEverything) {
         Answers answers;
         const RequestId keeps = e->submit(neighbour).value();
         std::vector<RequestId> ids;
+        ids.reserve(7);
         for (uint32_t i = 0; i < 7; ++i) ids.push_back(e->submit(random_request(200, 50, i)).value());
         for (int i = 0; i < steps; ++i) step_once(*e.engine, answers);
         for (RequestId id : ids) e->cancel(id);

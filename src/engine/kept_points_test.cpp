@@ -167,7 +167,7 @@ TEST_P(KeptPoints, VerifiedRowsAcceptNoneToAll) {
             const int32_t at = s->generated();
             std::vector<TokenId> draft;
             for (int i = 0; i + 1 < kMaxVerifyRows; ++i) {
-                const TokenId right = want.said[size_t(at + i)].token;
+                const TokenId right = want.said[size_t(at) + size_t(i)].token;
                 draft.push_back(i + 1 < accepted ? right : TokenId((raw(right) + 1) % TinyModel::kVocab));
             }
             std::vector<TokenId> fed = s->tokens;
@@ -176,7 +176,7 @@ TEST_P(KeptPoints, VerifiedRowsAcceptNoneToAll) {
             auto logits = e->verify(id, draft);
             ASSERT_TRUE(logits.ok()) << logits.error().message;
             EXPECT_EQ(*logits, logits_after(rater, fed, from));
-            const TokenId next = want.said[size_t(at + std::max(0, accepted - 1))].token;
+            const TokenId next = want.said[size_t(at) + size_t(std::max(0, accepted - 1))].token;
             ASSERT_TRUE(e->accept(id, accepted, next).ok());
             e->check_integrity();
             EXPECT_EQ(s->generated(), at + accepted);
