@@ -54,7 +54,9 @@ Result<int> run_command(const RunOptions& o, Session& session) {
     if (o.logprobs && !o.json) log_warning("--logprobs shows in --json alone");
     TRY(const ModelFacts facts, model_facts(o.model));
     TRY(const Tokenizer tokenizer, Tokenizer::from_metadata(facts.metadata));
-    TRY(const std::string text, read_text(o.prompt, "the prompt"));
+    TRY(std::string text, read_text(o.prompt, "the prompt"));
+    // A line from a shell or an editor ends in a newline that nobody meant as part of the prompt.
+    if (!o.prompt.text && text.size() > 1 && text.back() == '\n') text.pop_back();
     TRY_VOID(check_length(text, tokenizer, o.context.value_or(facts.shape.context)));
     TRY(const std::vector<TokenId> prompt, prompt_ids(text, o.raw, tokenizer, facts.metadata));
     if (prompt.empty()) return bad_input("the prompt has no tokens, expected at least one");

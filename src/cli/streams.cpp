@@ -114,6 +114,7 @@ void watch_interrupts() {
     struct sigaction action{};
     action.sa_handler = on_interrupt;
     ::sigaction(SIGINT, &action, nullptr);
+    ::sigaction(SIGTERM, &action, nullptr);
     action.sa_handler = SIG_IGN;  // a reader that went away is seen as EPIPE
     ::sigaction(SIGPIPE, &action, nullptr);
 }

@@ -11,7 +11,7 @@ namespace sparkinfer {
 namespace cuda {
 namespace {
 
-constexpr int32_t kCapturedRows = 64;          // tapes up to here become graphs
+constexpr int32_t kCapturedRows = 64;  // tapes up to here become graphs
 constexpr int kStepBuffers = 4;
 
 struct Program {
@@ -19,7 +19,7 @@ struct Program {
     cudaGraphExec_t graph = nullptr;
     std::byte* step = nullptr;  // device address of the step image
     int32_t rows = 0;
-    std::vector<std::vector<float>> us;  // measured, by launch
+    std::vector<std::vector<float>> us;         // measured, by launch
     int32_t edges = 0, programmatic_edges = 0;  // of the graph, when measured
 };
 
@@ -104,9 +104,10 @@ Result<Memory> CudaBackend::allocate(int64_t bytes, MemoryKind) {
 Result<std::vector<Weight>> CudaBackend::place(const WeightGroup& group, ByteSource& source) {
     TRY(std::vector<Weight> placed, weights_->place(group, source));
     if (const int32_t n = weights_->kept_raw(); n > 0)
-        info_.notices = {fmt::format("{} tensor{} of this model would lose bits of a scale in the fast kernels' layout, so {} "
-                                     "kept as the file has {} and multiplied by slower kernels",
-                                     n, n == 1 ? "" : "s", n == 1 ? "it is" : "they are", n == 1 ? "it" : "them")};
+        info_.notices = {fmt::format(
+            "{} tensor{} of this model would lose bits of a scale in the fast kernels' layout, so {} "
+            "kept as the file has {} and multiplied by slower kernels",
+            n, n == 1 ? "" : "s", n == 1 ? "it is" : "they are", n == 1 ? "it" : "them")};
     return placed;
 }
 
@@ -136,13 +137,15 @@ Result<Compiled> CudaBackend::compile(const Tape& tape) {
     for (const Instr& i : tape.instrs())
         if (i.code == OpCode::embed) p.rows = i.embed.y.rows();
     for (const Launch& l : p.launches) {
-        // One kernel may be launched with several sizes, so each may have all there is. And all want the same split of L1:
-        // a multiprocessor changes it only when it is idle, so neighbours of another split would not overlap.
+        // One kernel may be launched with several sizes, so each may have all there is. And all want the same
+        // split of L1: a multiprocessor changes it only when it is idle, so neighbours of another split would
+        // not overlap.
         cudaFuncAttributes kernel{};
         CUDA_TRY(cudaFuncGetAttributes(&kernel, l.kernel));
         const int most = device_.shared_block - int(kernel.sharedSizeBytes);
         CUDA_TRY(cudaFuncSetAttribute(l.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
-        CUDA_TRY(cudaFuncSetAttribute(l.kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
+        CUDA_TRY(cudaFuncSetAttribute(l.kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                      cudaSharedmemCarveoutMaxShared));
     }
     if (options_.executor == CudaExecutor::graph && p.rows <= kCapturedRows) TRY_VOID(capture(p));
     programs_.push_back(std::move(p));
@@ -212,12 +215,19 @@ std::vector<CudaMeasurement> CudaBackend::measurements() {
         for (size_t i = 0; i < p.us.size(); ++i) {
             std::vector<float> us = p.us[i];
             std::nth_element(us.begin(), us.begin() + us.size() / 2, us.end());
-            if (p.graph) all.push_back({p.rows, -1, "tape", fmt::format("graph, {} of {} edges programmatic", p.programmatic_edges, p.edges), us[us.size() / 2], int32_t(us.size())});
-            else all.push_back({p.rows, p.launches[i].pc, p.launches[i].op, p.launches[i].variant, us[us.size() / 2], int32_t(us.size())});
+            if (p.graph)
+                all.push_back(
+                    {p.rows, -1, "tape",
+                     fmt::format("graph, {} of {} edges programmatic", p.programmatic_edges, p.edges),
+                     us[us.size() / 2], int32_t(us.size())});
+            else
+                all.push_back({p.rows, p.launches[i].pc, p.launches[i].op, p.launches[i].variant,
+                               us[us.size() / 2], int32_t(us.size())});
         }
     for (const Program& p : programs_)
         if (p.graph && p.rows == 1 && !p.us.empty()) {
-            if (Result<void> r = measure_prefixes(p, all); !r.ok()) fmt::print(stderr, "{}\n", r.error().message);
+            if (Result<void> r = measure_prefixes(p, all); !r.ok())
+                fmt::print(stderr, "{}\n", r.error().message);
             break;
         }
     return all;
@@ -253,7 +263,9 @@ Result<void> CudaBackend::measure_prefixes(const Program& p, std::vector<CudaMea
             cudaGraphExecDestroy(exec);
             std::nth_element(us.begin(), us.begin() + 7, us.end());
             const Launch& l = p.launches[n - 1];
-            all.push_back({p.rows, l.pc, l.op, fmt::format("{} {}", l.variant, programmatic ? "programmatic" : "plain"), us[7] - before, -1});
+            all.push_back({p.rows, l.pc, l.op,
+                           fmt::format("{} {}", l.variant, programmatic ? "programmatic" : "plain"),
+                           us[7] - before, -1});
             before = us[7];
         }
     }
@@ -268,7 +280,8 @@ static Result<void> count_edges(cudaGraph_t graph, Program& p) {
     std::vector<cudaGraphEdgeData> data(edges);
     CUDA_TRY(cudaGraphGetEdges(graph, from.data(), to.data(), data.data(), &edges));
     p.edges = int32_t(edges);
-    for (const cudaGraphEdgeData& d : data) p.programmatic_edges += d.type == cudaGraphDependencyTypeProgrammatic;
+    for (const cudaGraphEdgeData& d : data)
+        p.programmatic_edges += d.type == cudaGraphDependencyTypeProgrammatic;
     return {};
 }
 
@@ -313,9 +326,12 @@ Result<Ticket> CudaBackend::execute(const Compiled& compiled, std::span<const st
     std::copy(step.begin(), step.end(), buffer.data);
     CUDA_TRY(cudaMemcpyAsync(p.step, buffer.data, step.size(), cudaMemcpyHostToDevice, stream_));
     CUDA_TRY(cudaEventRecord(buffer.free, stream_));
-    if (options_.measure) TRY_VOID(measure(p));
-    else if (p.graph) CUDA_TRY(cudaGraphLaunch(p.graph, stream_));
-    else TRY_VOID(launch_all(p, options_.executor == CudaExecutor::graph));
+    if (options_.measure)
+        TRY_VOID(measure(p));
+    else if (p.graph)
+        CUDA_TRY(cudaGraphLaunch(p.graph, stream_));
+    else
+        TRY_VOID(launch_all(p, options_.executor == CudaExecutor::graph));
     return mark();
 }
 
@@ -329,7 +345,8 @@ Result<Ticket> CudaBackend::copy(std::span<std::byte> to, std::span<const std::b
 Result<bool> CudaBackend::done(Ticket ticket, bool wait) {
     while (done_ticket_ < ticket.id) {
         CHECK(!marks_.empty(), "ticket {} was never given", ticket.id);
-        const cudaError_t status = wait ? cudaEventSynchronize(marks_.front().second) : cudaEventQuery(marks_.front().second);
+        const cudaError_t status =
+            wait ? cudaEventSynchronize(marks_.front().second) : cudaEventQuery(marks_.front().second);
         if (status == cudaErrorNotReady) return false;
         if (status != cudaSuccess) return device_error(status, "a step");
         done_ticket_ = marks_.front().first;
@@ -346,6 +363,8 @@ std::vector<CudaMeasurement> cuda_measurements(Backend& backend) {
     return static_cast<cuda::CudaBackend&>(backend).measurements();
 }
 
-Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options) { return cuda::CudaBackend::make(options); }
+Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options) {
+    return cuda::CudaBackend::make(options);
+}
 
 }  // namespace sparkinfer

@@ -5,7 +5,7 @@ foreach(target ${SPARKINFER_CUDA_TARGETS})
   string(APPEND gencode " -gencode arch=compute_${target},code=sm_${target}")
 endforeach()
 set(CMAKE_CUDA_ARCHITECTURES OFF)
-set(CMAKE_CUDA_FLAGS "${gencode} --expt-relaxed-constexpr --compress-mode=size -Xptxas=-v -diag-suppress 1675")
+set(CMAKE_CUDA_FLAGS "${gencode} --expt-relaxed-constexpr --compress-mode=size -diag-suppress 1675")
 enable_language(CUDA)
 set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")  # CMake 3.25 does not know it
 set(CMAKE_CUDA_RUNTIME_LIBRARY None)

@@ -13,14 +13,16 @@ bool is_slab(Quant q) {
 namespace {
 
 bool is_plain(const Weight& w) {
-    return (w.quant == Quant::f32 || w.quant == Quant::f16 || w.quant == Quant::bf16) && w.scale_count == 0 && w.experts == 1;
+    return (w.quant == Quant::f32 || w.quant == Quant::f16 || w.quant == Quant::bf16) && w.scale_count == 0 &&
+           w.experts == 1;
 }
 
 // Collects parts; false when one suits neither form.
 bool add_part(SlabLinear& p, const Weight& w, float* y, int64_t stride) {
     if (is_slab(w.quant) && w.experts == 1) {
         const int32_t slabs = w.out / (w.pairing == Pairing::none ? 16 : 8);
-        p.part[p.parts++] = {static_cast<const std::byte*>(w.data), w.scale, y, stride, slabs, slab_kind(w.quant)};
+        p.part[p.parts++] = {
+            static_cast<const std::byte*>(w.data), w.scale, y, stride, slabs, slab_kind(w.quant)};
         p.slabs += slabs;
         return true;
     }
@@ -49,7 +51,8 @@ bool launch(Lowering& l, SlabLinear p) {
     const DeviceInfo& d = l.device();
     constexpr int item = largest_item<kMask>();
     p.stages = 0;
-    // One block a multiprocessor and half its shared memory: the successor's blocks then start beside it and load ahead.
+    // One block a multiprocessor and half its shared memory: the successor's blocks then start beside it and
+    // load ahead.
     const int room = std::min(d.shared_block, C == 2 ? d.shared_sm / 2 - 1024 : d.shared_sm - 1024);
     const int fixed = SlabShared<kMask, C>::bytes(p, item);
     if (p.slabs && !choose_shape(p, item, room - fixed)) return false;
@@ -67,8 +70,8 @@ bool launch(Lowering& l, SlabLinear p) {
     const int dense = p.denses ? C / 2 * p.columns * 4 + fixed : 0;  // dense blocks keep x as floats
     const int shared = std::max(fixed + p.stages * p.warps * item, dense);
     if (shared > d.shared_block) return false;
-    l.add(linear_slab<kMask, C>, dim3(std::max(p.slab_blocks, p.slabs ? 1 : 0) + dense_blocks), dim3(kSlabThreads),
-          uint32_t(shared), p, "slab");
+    l.add(linear_slab<kMask, C>, dim3(std::max(p.slab_blocks, p.slabs ? 1 : 0) + dense_blocks),
+          dim3(kSlabThreads), uint32_t(shared), p, "slab");
     return true;
 }
 
@@ -78,8 +81,10 @@ bool launch_rows(Lowering& l, const SlabLinear& p) {
     for (int first = 0; first < p.rows; first += 4) {
         SlabLinear four = p;
         four.rows = std::min(4, p.rows - first);
-        if (p.gather_first >= 0) four.gather_first += first;
-        else four.x += first * p.x_stride;
+        if (p.gather_first >= 0)
+            four.gather_first += first;
+        else
+            four.x += first * p.x_stride;
         for (int i = 0; i < p.parts; ++i) four.part[i].y += first * p.part[i].y_stride;
         for (int i = 0; i < p.denses; ++i) four.dense[i].y += first * p.dense[i].y_stride;
         if (!launch<kMask, 8>(l, four)) return false;
@@ -97,10 +102,11 @@ bool launch_any(Lowering& l, const SlabLinear& p) {
         case kMask5: return launch_rows<kMask5>(l, p);
         case kMask6: return launch_rows<kMask6>(l, p);
         case kMask8: return launch_rows<kMask8>(l, p);
-        case kMask4 | kMask6: return launch_rows<kMask4 | kMask6>(l, p);
-        case kMask4 | kMask5: case kMask5 | kMask6: case kMask4 | kMask5 | kMask6:
-            return launch_rows<kMask4 | kMask5 | kMask6>(l, p);
-        default: return launch_rows<kMask4 | kMask5 | kMask6 | kMask8>(l, p);
+        case kMask4 | kMask6: return launch_rows < kMask4 | kMask6 > (l, p);
+        case kMask4 | kMask5:
+        case kMask5 | kMask6:
+        case kMask4 | kMask5 | kMask6: return launch_rows < kMask4 | kMask5 | kMask6 > (l, p);
+        default: return launch_rows < kMask4 | kMask5 | kMask6 | kMask8 > (l, p);
     }
 }
 
@@ -130,6 +136,7 @@ bool lower_slab(Lowering& l, const NormLinear& op) {
 bool lower_slab(Lowering& l, const LinearAdd& op) {
     SlabLinear p = base_of(op.x, nullptr, 0);
     p.mode = SlabMode::add;
+    p.late_trigger = true;  // 2 % of a token: its successor's copies would get in the way of its own
     if (!is_slab(op.w.quant) || !add_part(p, op.w, static_cast<float*>(op.y.data), op.y.stride)) return false;
     return launch_any(l, p);
 }
@@ -137,7 +144,9 @@ bool lower_slab(Lowering& l, const LinearAdd& op) {
 bool lower_slab(Lowering& l, const LinearGlu& op) {
     SlabLinear p = base_of(op.x, &op.norm, op.eps);
     p.mode = SlabMode::glu;
-    if (op.gate.pairing != Pairing::gate || !add_part(p, op.gate, static_cast<float*>(op.y.data), op.y.stride)) return false;
+    if (op.gate.pairing != Pairing::gate ||
+        !add_part(p, op.gate, static_cast<float*>(op.y.data), op.y.stride))
+        return false;
     return launch_any(l, p);
 }
 
@@ -146,7 +155,8 @@ bool lower_slab_head(Lowering& l, const Output& op, const Tensor& to) {
     p.rows = to.rows();
     p.step = op.step;
     p.gather_first = 0;
-    if (!is_slab(op.head.quant) || !add_part(p, op.head, static_cast<float*>(to.data), to.stride)) return false;
+    if (!is_slab(op.head.quant) || !add_part(p, op.head, static_cast<float*>(to.data), to.stride))
+        return false;
     return launch_any(l, p);
 }
 

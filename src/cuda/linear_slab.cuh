@@ -1,12 +1,16 @@
 // linear_slab.cuh — y = [norm](x) · Wᵀ for up to four rows, weights in slabs, on the integer tensor cores.
 // Computes   ops.h: NormLinear, LinearAdd, LinearGlu, the head of Output
-// Shapes     x [T ≤ 4, K], K a multiple of 256   parts [out_i, K], out_i a multiple of 16, slabs or plain floats   y [T, out_i] F32
-// Mapping    16 warps and a producer. A slab is shared by 2…16 warps, each with every n-th item of 256 columns; partial sums meet in
-//            shared memory and are added as a fixed tree. Plain-float parts have blocks of their own at the end of the grid.
-// Memory     weights once, by bulk copies that start before the dependency wait; x from L2 by every block, quantised there to two
+// Shapes     x [T ≤ 4, K], K a multiple of 256   parts [out_i, K], out_i a multiple of 16, slabs or plain
+// floats   y [T, out_i] F32 Mapping    16 warps and a producer. A slab is shared by 2…16 warps, each with
+// every n-th item of 256 columns; partial sums meet in
+//            shared memory and are added as a fixed tree. Plain-float parts have blocks of their own at the
+//            end of the grid.
+// Memory     weights once, by bulk copies that start before the dependency wait; x from L2 by every block,
+// quantised there to two
 //            int8 planes. Floor = weight bytes / bandwidth.
-// Limits     T = 1: 56 registers, two blocks a multiprocessor; T = 2…4: one block. More rows: launched four at a time. Shared memory as the host finds room.
-// Tested     tests/ops/linear.cpp against float64, rel. L2 < 2e-5.
+// Limits     T = 1: 56 registers, two blocks a multiprocessor; T = 2…4: one block. More rows: launched four
+// at a time. Shared memory as the host finds room. Tested     tests/ops/linear.cpp against float64, rel. L2 <
+// 2e-5.
 #pragma once
 #include "cuda/launch.h"
 #include "cuda/lib/activations.cuh"
@@ -39,37 +43,40 @@ struct DensePart {
 struct SlabLinear {
     const float* x;
     int64_t x_stride;
-    const float* norm;         // [K] or null: x as it is
-    StepView step;             // gather: row i of y comes from the row of x that is Step's output first + i
-    int32_t gather_first;      // -1: rows of y are rows of x
+    const float* norm;     // [K] or null: x as it is
+    StepView step;         // gather: row i of y comes from the row of x that is Step's output first + i
+    int32_t gather_first;  // -1: rows of y are rows of x
     SlabPart part[kMaxParts];
     DensePart dense[kMaxParts];
     float eps;
-    int32_t rows, columns;     // T, K
-    int32_t parts, slabs;      // slab parts, their slabs in all
+    int32_t rows, columns;  // T, K
+    int32_t parts, slabs;   // slab parts, their slabs in all
     int32_t denses, dense_rows;
-    int32_t slab_blocks;       // blocks that do slabs; the others do dense rows
-    int32_t warps;             // a slab: 2, 4, 8 or 16
+    int32_t slab_blocks;  // blocks that do slabs; the others do dense rows
+    int32_t warps;        // a slab: 2, 4, 8 or 16
     int32_t stages;
     SlabMode mode;
-    bool late_trigger;         // let the successor start only after the own wait
+    bool late_trigger;  // let the successor start only after the own wait
 };
 
 constexpr int kMostItems = 128;  // columns up to 32,768
-constexpr int kDenseRows = 4;  // rows of one dense block: four warps each
+constexpr int kDenseRows = 4;    // rows of one dense block: four warps each
 
 template <int kMask, int C>
 struct SlabShared {
     static constexpr int red_floats(int) { return kSlabWarps * 2 * 16 * C; }
     static int bytes(const SlabLinear& p, int stage_bytes) {
         const ActivationLayout<kMask, C> at{p.columns};
-        return p.stages * stage_bytes + at.bytes() + red_floats(0) * 4 + kMaxStages * 16 + 128 + C / 2 * kMostItems * 4;
+        return p.stages * stage_bytes + at.bytes() + red_floats(0) * 4 + kMaxStages * 16 + 128 +
+               C / 2 * kMostItems * 4;
     }
 };
 
 __device__ __forceinline__ int slab_item_bytes(SlabKind k) {
-    return k == SlabKind::k4 ? SlabOf<SlabKind::k4>::item : k == SlabKind::k5 ? SlabOf<SlabKind::k5>::item
-           : k == SlabKind::k6 ? SlabOf<SlabKind::k6>::item : SlabOf<SlabKind::q8>::item;
+    return k == SlabKind::k4   ? SlabOf<SlabKind::k4>::item
+           : k == SlabKind::k5 ? SlabOf<SlabKind::k5>::item
+           : k == SlabKind::k6 ? SlabOf<SlabKind::k6>::item
+                               : SlabOf<SlabKind::q8>::item;
 }
 template <int kMask>
 HD constexpr int largest_item() {
@@ -88,8 +95,14 @@ struct Eight {
 };
 __device__ __forceinline__ Eight load_eight(const float* p) {
     Eight e;
-    asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(e.v[0]), "=f"(e.v[1]), "=f"(e.v[2]), "=f"(e.v[3]) : "l"(p) : "memory");
-    asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3},[%4];" : "=f"(e.v[4]), "=f"(e.v[5]), "=f"(e.v[6]), "=f"(e.v[7]) : "l"(p + 4) : "memory");
+    asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3},[%4];"
+                 : "=f"(e.v[0]), "=f"(e.v[1]), "=f"(e.v[2]), "=f"(e.v[3])
+                 : "l"(p)
+                 : "memory");
+    asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3},[%4];"
+                 : "=f"(e.v[4]), "=f"(e.v[5]), "=f"(e.v[6]), "=f"(e.v[7])
+                 : "l"(p + 4)
+                 : "memory");
     return e;
 }
 __device__ __forceinline__ Eight gains_of(const float* norm, int column, int columns) {
@@ -97,7 +110,8 @@ __device__ __forceinline__ Eight gains_of(const float* norm, int column, int col
 #pragma unroll
     for (int i = 0; i < 8; ++i) e.v[i] = 1.0f;
     if (norm && column < columns) {
-        const float4 a = __ldg(reinterpret_cast<const float4*>(norm + column)), b = __ldg(reinterpret_cast<const float4*>(norm + column + 4));
+        const float4 a = __ldg(reinterpret_cast<const float4*>(norm + column)),
+                     b = __ldg(reinterpret_cast<const float4*>(norm + column + 4));
         e = {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
     }
     return e;
@@ -108,13 +122,16 @@ __device__ __forceinline__ Eight first_gains(const SlabLinear& p) {
 }
 __device__ __forceinline__ const float* source_row(const SlabLinear& p, int r) {
     if (r >= p.rows) return nullptr;
-    if (p.gather_first >= 0) r = p.gather_first + r < p.step.header().outputs ? p.step.outputs()[p.gather_first + r] : 0;
+    if (p.gather_first >= 0)
+        r = p.gather_first + r < p.step.header().outputs ? p.step.outputs()[p.gather_first + r] : 0;
     return p.x + r * p.x_stride;
 }
 
-// Rows of x · gain, as give(values, item, row) stores them, and 1/rms of each in `rms` (1 without a norm). All consumer warps.
+// Rows of x · gain, as give(values, item, row) stores them, and 1/rms of each in `rms` (1 without a norm).
+// All consumer warps.
 template <int kTokens, class Give>
-__device__ __forceinline__ void take_rows(const SlabLinear& p, const Eight& gains, float* part, float* rms, Give give) {
+__device__ __forceinline__ void take_rows(const SlabLinear& p, const Eight& gains, float* part, float* rms,
+                                          Give give) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, items = p.columns / kSlabColumns;
 #pragma unroll 1
     for (int item = warp; item < items; item += kSlabWarps) {
@@ -124,7 +141,8 @@ __device__ __forceinline__ void take_rows(const SlabLinear& p, const Eight& gain
 #pragma unroll
         for (int r = 0; r < kTokens; ++r) {
             const float* row = source_row(p, r);
-            if (row) x[r] = load_eight(row + column);
+            if (row)
+                x[r] = load_eight(row + column);
             else
 #pragma unroll
                 for (int i = 0; i < 8; ++i) x[r].v[i] = 0;
@@ -154,18 +172,23 @@ __device__ __forceinline__ void take_rows(const SlabLinear& p, const Eight& gain
 }
 
 template <int kMask, int C>
-__device__ __forceinline__ void item_of(SlabKind kind, const std::byte* item, const std::byte* act, int kb, float m_factor,
-                                        SlabSums<C>& sums, int lane, int columns) {
+__device__ __forceinline__ void item_of(SlabKind kind, const std::byte* item, const std::byte* act, int kb,
+                                        float m_factor, SlabSums<C>& sums, int lane, int columns) {
     const ActivationLayout<kMask, C> at{columns};
     const auto run = [&](auto tag) {
         constexpr SlabKind F = decltype(tag)::value;
-        slab_item<F, C>(item, act + kb * 8 * C * 32, act + at.template helpers<F>(kb * 8), m_factor, sums, lane);
+        slab_item<F, C>(item, act + kb * 8 * C * 32, act + at.template helpers<F>(kb * 8), m_factor, sums,
+                        lane);
     };
     using std::integral_constant;
-    if constexpr (kMask == kMask4) run(integral_constant<SlabKind, SlabKind::k4>{});
-    else if constexpr (kMask == kMask5) run(integral_constant<SlabKind, SlabKind::k5>{});
-    else if constexpr (kMask == kMask6) run(integral_constant<SlabKind, SlabKind::k6>{});
-    else if constexpr (kMask == kMask8) run(integral_constant<SlabKind, SlabKind::q8>{});
+    if constexpr (kMask == kMask4)
+        run(integral_constant<SlabKind, SlabKind::k4>{});
+    else if constexpr (kMask == kMask5)
+        run(integral_constant<SlabKind, SlabKind::k5>{});
+    else if constexpr (kMask == kMask6)
+        run(integral_constant<SlabKind, SlabKind::k6>{});
+    else if constexpr (kMask == kMask8)
+        run(integral_constant<SlabKind, SlabKind::q8>{});
     else {
         if ((kMask & kMask4) && kind == SlabKind::k4) run(integral_constant<SlabKind, SlabKind::k4>{});
         if ((kMask & kMask5) && kind == SlabKind::k5) run(integral_constant<SlabKind, SlabKind::k5>{});
@@ -174,7 +197,8 @@ __device__ __forceinline__ void item_of(SlabKind kind, const std::byte* item, co
     }
 }
 
-// Sum of one finished slab's row `lane % 16` for token r: warps of one parity by each half of the warp, then the halves.
+// Sum of one finished slab's row `lane % 16` for token r: warps of one parity by each half of the warp, then
+// the halves.
 template <int C>
 __device__ __forceinline__ float slab_sum(const float* red, int warps, int r, int lane) {
     const float* v = red + r * 32 + lane % 16;
@@ -186,8 +210,9 @@ __device__ __forceinline__ float slab_sum(const float* red, int warps, int r, in
 
 // red [warps][C][16] -> y, a warp of the group per token. `before`: what token `own` adds to, in mode add.
 template <int C>
-__device__ __forceinline__ void finish_slab(const SlabLinear& p, const SlabPart& part, int slab, const float* red, const float* rms,
-                                            int own, float factor, float before) {
+__device__ __forceinline__ void finish_slab(const SlabLinear& p, const SlabPart& part, int slab,
+                                            const float* red, const float* rms, int own, float factor,
+                                            float before) {
     const int lane = threadIdx.x % 32;
     for (int r = own; r < p.rows; r += p.warps) {
         const float v = slab_sum<C>(red, p.warps, r, lane) * factor * rms[r];
@@ -204,28 +229,31 @@ __device__ __forceinline__ void finish_slab(const SlabLinear& p, const SlabPart&
 
 // Requests step n of the block's slabs: the items of one slab that its warps take at once.
 template <int kMask>
-__device__ __forceinline__ void request(const SlabLinear& p, std::byte* ring, uint64_t* full, int first, int n) {
+__device__ __forceinline__ void request(const SlabLinear& p, std::byte* ring, uint64_t* full, int first,
+                                        int n) {
     const int items = p.columns / kSlabColumns, steps = (items + p.warps - 1) / p.warps;
     const int slab = first + n / steps, q = n % steps, stage = n % p.stages;
     int start;
     const SlabPart& part = part_of(p, slab, &start);
     const int item = slab_item_bytes(part.kind), bytes = min(p.warps, items - q * p.warps) * item;
     barrier_expect(full + stage, bytes);
-    bulk_copy(ring + stage * p.warps * largest_item<kMask>(), part.data + (int64_t(slab - start) * items + q * p.warps) * item, bytes,
-              full + stage);
+    bulk_copy(ring + stage * p.warps * largest_item<kMask>(),
+              part.data + (int64_t(slab - start) * items + q * p.warps) * item, bytes, full + stage);
 }
 __device__ __forceinline__ int steps_of(const SlabLinear& p, int slabs) {
     return slabs * ((p.columns / kSlabColumns + p.warps - 1) / p.warps);
 }
 // Fills the ring; returns how many steps that was.
 template <int kMask>
-__device__ __forceinline__ int produce_first(const SlabLinear& p, std::byte* ring, uint64_t* full, int first, int last) {
+__device__ __forceinline__ int produce_first(const SlabLinear& p, std::byte* ring, uint64_t* full, int first,
+                                             int last) {
     const int count = min(p.stages, steps_of(p, last - first));
     for (int n = 0; n < count; ++n) request<kMask>(p, ring, full, first, n);
     return count;
 }
 template <int kMask>
-__device__ __forceinline__ void produce_rest(const SlabLinear& p, std::byte* ring, uint64_t* full, uint64_t* empty, int first, int last) {
+__device__ __forceinline__ void produce_rest(const SlabLinear& p, std::byte* ring, uint64_t* full,
+                                             uint64_t* empty, int first, int last) {
     for (int n = p.stages; n < steps_of(p, last - first); ++n) {
         barrier_wait_alone(empty + n % p.stages, (n / p.stages - 1) & 1);
         request<kMask>(p, ring, full, first, n);
@@ -233,11 +261,13 @@ __device__ __forceinline__ void produce_rest(const SlabLinear& p, std::byte* rin
 }
 
 template <int kMask, int C>
-__device__ __forceinline__ void consume_slabs(const SlabLinear& p, const std::byte* ring, const std::byte* act, float* red,
-                                              const float* rms, const float* factors, uint64_t* full, uint64_t* empty, int first,
-                                              int last) {
+__device__ __forceinline__ void consume_slabs(const SlabLinear& p, const std::byte* ring,
+                                              const std::byte* act, float* red, const float* rms,
+                                              const float* factors, uint64_t* full, uint64_t* empty,
+                                              int first, int last) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int items = p.columns / kSlabColumns, steps = (items + p.warps - 1) / p.warps, groups = kSlabWarps / p.warps;
+    const int items = p.columns / kSlabColumns, steps = (items + p.warps - 1) / p.warps,
+              groups = kSlabWarps / p.warps;
     const int group = warp / p.warps, own = warp % p.warps, stage_bytes = p.warps * largest_item<kMask>();
     constexpr int kWarpRed = C * 16;
     int turn = 0;
@@ -250,15 +280,18 @@ __device__ __forceinline__ void consume_slabs(const SlabLinear& p, const std::by
         sums.clear();
         const int slab = first + i - start;
         float before = 0;
-        if (p.mode == SlabMode::add && own < p.rows && lane < 16) before = load_l2(part.y + own * part.y_stride + slab * 16 + lane);
+        if (p.mode == SlabMode::add && own < p.rows && lane < 16)
+            before = load_l2(part.y + own * part.y_stride + slab * 16 + lane);
 #pragma unroll 1
         for (int q = 0; q < steps; ++q) {
             const int n = i * steps + q, stage = n % p.stages, kb = q * p.warps + own;
-            // A slot's parity aliases for a group that runs a whole phase ahead: see it emptied before waiting for it full.
+            // A slot's parity aliases for a group that runs a whole phase ahead: see it emptied before
+            // waiting for it full.
             if (n >= p.stages) barrier_wait(empty + stage, (n / p.stages - 1) & 1);
             barrier_wait(full + stage, (n / p.stages) & 1);
             if (kb < items)
-                item_of<kMask, C>(part.kind, ring + stage * stage_bytes + own * item, act, kb, m_factor, sums, lane, p.columns);
+                item_of<kMask, C>(part.kind, ring + stage * stage_bytes + own * item, act, kb, m_factor, sums,
+                                  lane, p.columns);
             __syncwarp();
             if (lane == 0) barrier_arrive(empty + stage);
         }
@@ -271,18 +304,22 @@ __device__ __forceinline__ void consume_slabs(const SlabLinear& p, const std::by
 
 // Four values from column k on of a plain-float row. REQUIRES: 4 divides k and the row's length.
 __device__ __forceinline__ float4 dense_four(const DensePart& d, int64_t i) {
-    if (d.quant == Quant::f32) return __ldg(reinterpret_cast<const float4*>(static_cast<const float*>(d.data) + i));
+    if (d.quant == Quant::f32)
+        return __ldg(reinterpret_cast<const float4*>(static_cast<const float*>(d.data) + i));
     const uint2 bits = __ldg(reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(d.data) + i));
-    const uint16_t v[4] = {uint16_t(bits.x), uint16_t(bits.x >> 16), uint16_t(bits.y), uint16_t(bits.y >> 16)};
+    const uint16_t v[4] = {uint16_t(bits.x), uint16_t(bits.x >> 16), uint16_t(bits.y),
+                           uint16_t(bits.y >> 16)};
     float f[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) f[j] = d.quant == Quant::bf16 ? bf16_to_f32(v[j]) : f16_to_f32(v[j]);
     return make_float4(f[0], f[1], f[2], f[3]);
 }
 
-// kDenseRows rows of the plain-float parts: four warps share a row. Its first 2048 columns come before the wait.
+// kDenseRows rows of the plain-float parts: four warps share a row. Its first 2048 columns come before the
+// wait.
 template <int C>
-__device__ __forceinline__ void dense_rows(const SlabLinear& p, int block, float* x, float* red, float* part, float* rms) {
+__device__ __forceinline__ void dense_rows(const SlabLinear& p, int block, float* x, float* red, float* part,
+                                           float* rms) {
     constexpr int kRows = C / 2, kFours = 4;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, lane128 = warp % 4 * 32 + lane;
     int row = block * kDenseRows + warp / 4, i = 0;
@@ -302,7 +339,7 @@ __device__ __forceinline__ void dense_rows(const SlabLinear& p, int block, float
     const Eight gains = first_gains(p);
     wait_for_predecessor();
     if (p.late_trigger) let_successor_start();
-    take_rows<kRows>(p, gains, part, rms, [&](const float (&v)[8], int item, int r) {
+    take_rows<kRows>(p, gains, part, rms, [&](const float(&v)[8], int item, int r) {
         float4* to = reinterpret_cast<float4*>(x + r * p.columns + item * kSlabColumns + lane * 8);
         to[0] = make_float4(v[0], v[1], v[2], v[3]);
         to[1] = make_float4(v[4], v[5], v[6], v[7]);
@@ -330,11 +367,13 @@ __device__ __forceinline__ void dense_rows(const SlabLinear& p, int block, float
     named_barrier(1, kSlabWarps * 32);
     if (!there || warp % 4 != 0 || lane >= p.rows) return;
     const float* four = red + warp * kRows + lane;
-    d.y[lane * d.y_stride + row] = ((four[0] + four[kRows]) + (four[2 * kRows] + four[3 * kRows])) * rms[lane];
+    d.y[lane * d.y_stride + row] =
+        ((four[0] + four[kRows]) + (four[2 * kRows] + four[3 * kRows])) * rms[lane];
 }
 
 template <int kMask, int C>
-__global__ void __launch_bounds__(kSlabThreads, C == 2 ? 2 : 1) linear_slab(const __grid_constant__ SlabLinear p) {
+__global__ void __launch_bounds__(kSlabThreads, C == 2 ? 2 : 1)
+    linear_slab(const __grid_constant__ SlabLinear p) {
     extern __shared__ __align__(128) std::byte shared[];
     const int stage_bytes = p.warps * largest_item<kMask>();
     const ActivationLayout<kMask, C> at{p.columns};
@@ -347,7 +386,8 @@ __global__ void __launch_bounds__(kSlabThreads, C == 2 ? 2 : 1) linear_slab(cons
     float* rms = reinterpret_cast<float*>(empty + kMaxStages);  // [8]
     float* factors = rms + 8;                                   // [kMaxParts][2]
     float* part = factors + 2 * kMaxParts;                      // [C/2][kMostItems]
-    const int first = int(int64_t(p.slabs) * blockIdx.x / p.slab_blocks), last = int(int64_t(p.slabs) * (blockIdx.x + 1) / p.slab_blocks);
+    const int first = int(int64_t(p.slabs) * blockIdx.x / p.slab_blocks),
+              last = int(int64_t(p.slabs) * (blockIdx.x + 1) / p.slab_blocks);
     if (!p.late_trigger) let_successor_start();
     if (threadIdx.x >= kSlabWarps * 32) {
         if (slabs && threadIdx.x == kSlabWarps * 32) {
@@ -360,7 +400,8 @@ __global__ void __launch_bounds__(kSlabThreads, C == 2 ? 2 : 1) linear_slab(cons
         __syncwarp();
         if (slabs) asm volatile("bar.arrive 15,%0;" ::"n"(kSlabThreads) : "memory");
         // The trigger counts when every thread of the block has given it.
-        const int issued = slabs && threadIdx.x == kSlabWarps * 32 ? produce_first<kMask>(p, ring, full, first, last) : 0;
+        const int issued =
+            slabs && threadIdx.x == kSlabWarps * 32 ? produce_first<kMask>(p, ring, full, first, last) : 0;
         if (p.late_trigger) {
             wait_for_predecessor();
             let_successor_start();
@@ -368,14 +409,18 @@ __global__ void __launch_bounds__(kSlabThreads, C == 2 ? 2 : 1) linear_slab(cons
         if (issued) produce_rest<kMask>(p, ring, full, empty, first, last);
         return;
     }
-    if (!slabs) return dense_rows<C>(p, int(blockIdx.x) - p.slab_blocks, reinterpret_cast<float*>(act), red, part, rms);
+    if (!slabs)
+        return dense_rows<C>(p, int(blockIdx.x) - p.slab_blocks, reinterpret_cast<float*>(act), red, part,
+                             rms);
     const Eight gains = first_gains(p);
-    if (threadIdx.x < 2 * p.parts) factors[threadIdx.x] = __ldg(p.part[threadIdx.x / 2].factor + threadIdx.x % 2);
+    if (threadIdx.x < 2 * p.parts)
+        factors[threadIdx.x] = __ldg(p.part[threadIdx.x / 2].factor + threadIdx.x % 2);
     wait_for_predecessor();
     if (p.late_trigger) let_successor_start();
     const int lane = threadIdx.x % 32;
-    take_rows<C / 2>(p, gains, part, rms,
-                     [&](const float (&v)[8], int item, int r) { quantise_item<kMask, C>(v, item, r, act, at, lane); });
+    take_rows<C / 2>(p, gains, part, rms, [&](const float(&v)[8], int item, int r) {
+        quantise_item<kMask, C>(v, item, r, act, at, lane);
+    });
     asm volatile("bar.sync 15,%0;" ::"n"(kSlabThreads) : "memory");
     consume_slabs<kMask, C>(p, ring, act, red, rms, factors, full, empty, first, last);
 }

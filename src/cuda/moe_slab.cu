@@ -12,7 +12,8 @@ template <SlabKind F>
 bool launch_glu(Lowering& l, MoeGluSlab p) {
     constexpr int kItem = SlabOf<F>::item;
     const ActivationLayout<slab_mask(F), 2> at{p.columns};
-    const int rows = p.op.x.rows(), fixed = rows * at.bytes() + kSlabWarps * 2 * 32 * 4 + kMaxStages * 16 + 4096;
+    const int rows = p.op.x.rows(),
+              fixed = rows * at.bytes() + kSlabWarps * 2 * 32 * 4 + kMaxStages * 16 + 4096;
     const DeviceInfo& d = l.device();
     const int room = std::min(d.shared_block, d.shared_sm / 2 - 1024) - fixed;
     p.warps = 0;
@@ -27,8 +28,10 @@ bool launch_glu(Lowering& l, MoeGluSlab p) {
     if (!p.warps) return false;
     const int slabs = rows * p.op.router.top_k * p.slabs, grid = std::min(slabs, d.sms);
     const int work = (slabs + grid - 1) / grid * ((p.items + p.warps - 1) / p.warps);
-    p.stages = std::min(p.stages, std::max(work, (kSlabWarps / p.warps - 1) * ((p.items + p.warps - 1) / p.warps) + 1));
-    l.add(moe_glu_slab<F>, dim3(grid), dim3(kSlabThreads), uint32_t(fixed + p.stages * p.warps * kItem), p, "slab");
+    p.stages = std::min(p.stages,
+                        std::max(work, (kSlabWarps / p.warps - 1) * ((p.items + p.warps - 1) / p.warps) + 1));
+    l.add(moe_glu_slab<F>, dim3(grid), dim3(kSlabThreads), uint32_t(fixed + p.stages * p.warps * kItem), p,
+          "slab");
     return true;
 }
 
@@ -38,12 +41,14 @@ bool launch_down(Lowering& l, const MoeDownSlab& p) {
     const int k = o.router.top_k, warps = std::min(kDownWarps, k * p.items + p.shared_items);
     const ActivationLayout<slab_mask(F), 2> at{k * o.h.shape[2]};
     const ActivationLayout<slab_mask(S), 2> shared_at{p.shared_items * kSlabColumns};
-    const int shared = k * p.items * SlabOf<F>::item + p.shared_items * SlabOf<S>::item + at.bytes() + shared_at.bytes() +
-                       kDownWarps * 128 + 256;
+    const int shared = k * p.items * SlabOf<F>::item + p.shared_items * SlabOf<S>::item + at.bytes() +
+                       shared_at.bytes() + kDownWarps * 128 + 256;
     if (shared > l.device().shared_block) return false;
     const dim3 grid(p.slabs, o.x.rows());
-    if (warps <= 18) l.add(moe_down_slab<F, S, 18>, grid, dim3(warps * 32), uint32_t(shared), p, "slab");
-    else l.add(moe_down_slab<F, S, kDownWarps>, grid, dim3(warps * 32), uint32_t(shared), p, "slab");
+    if (warps <= 18)
+        l.add(moe_down_slab<F, S, 18>, grid, dim3(warps * 32), uint32_t(shared), p, "slab");
+    else
+        l.add(moe_down_slab<F, S, kDownWarps>, grid, dim3(warps * 32), uint32_t(shared), p, "slab");
     return true;
 }
 
@@ -55,7 +60,8 @@ bool routable(const Router& r, int32_t experts) {
 }  // namespace
 
 bool lower_slab(Lowering& l, const MoeGlu& op) {
-    if (op.x.rows() > 8 || op.gate.pairing != Pairing::gate || op.gate.in % kSlabColumns || !routable(op.router, op.gate.experts))
+    if (op.x.rows() > 8 || op.gate.pairing != Pairing::gate || op.gate.in % kSlabColumns ||
+        !routable(op.router, op.gate.experts))
         return false;
     MoeGluSlab p{};
     p.op = op;
@@ -76,8 +82,11 @@ bool lower_slab(Lowering& l, const MoeGlu& op) {
 
 bool lower_slab(Lowering& l, const MoeDownAdd& op) {
     const bool shared = op.shared_down.data;
-    if (op.x.rows() > 8 || !is_slab(op.down.quant) || op.down.in % kSlabColumns || !routable(op.router, op.down.experts)) return false;
-    if (shared && op.shared_down.quant != Quant::q8_0_slab && op.shared_down.quant != op.down.quant) return false;
+    if (op.x.rows() > 8 || !is_slab(op.down.quant) || op.down.in % kSlabColumns ||
+        !routable(op.router, op.down.experts))
+        return false;
+    if (shared && op.shared_down.quant != Quant::q8_0_slab && op.shared_down.quant != op.down.quant)
+        return false;
     if (shared && op.shared_down.in % kSlabColumns) return false;
     MoeDownSlab p{};
     p.op = op;
@@ -94,11 +103,14 @@ bool lower_slab(Lowering& l, const MoeDownAdd& op) {
     const bool same = shared && op.shared_down.quant == op.down.quant;
     switch (slab_kind(op.down.quant)) {
         case SlabKind::k4:
-            return same ? launch_down<SlabKind::k4, SlabKind::k4>(l, p) : launch_down<SlabKind::k4, SlabKind::q8>(l, p);
+            return same ? launch_down<SlabKind::k4, SlabKind::k4>(l, p)
+                        : launch_down<SlabKind::k4, SlabKind::q8>(l, p);
         case SlabKind::k5:
-            return same ? launch_down<SlabKind::k5, SlabKind::k5>(l, p) : launch_down<SlabKind::k5, SlabKind::q8>(l, p);
+            return same ? launch_down<SlabKind::k5, SlabKind::k5>(l, p)
+                        : launch_down<SlabKind::k5, SlabKind::q8>(l, p);
         case SlabKind::k6:
-            return same ? launch_down<SlabKind::k6, SlabKind::k6>(l, p) : launch_down<SlabKind::k6, SlabKind::q8>(l, p);
+            return same ? launch_down<SlabKind::k6, SlabKind::k6>(l, p)
+                        : launch_down<SlabKind::k6, SlabKind::q8>(l, p);
         case SlabKind::q8: return launch_down<SlabKind::q8, SlabKind::q8>(l, p);
     }
     return false;

@@ -1,6 +1,7 @@
 // steps.cpp — the engine's loop: plan, queue, collect, report.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "engine/live_engine.h"
@@ -211,6 +212,14 @@ void LiveEngine::deliver(const FlightSegment& segment, const Selected* chosen) {
         event.finish = FinishReason::error;
         event.error = fmt::format("the device chose token {} for slot {}, expected one of {} for slot {}",
                                   chosen->token, chosen->slot, shape().vocab, s->slot);
+        return finish(*s, std::move(event));
+    }
+    // Only a row of logits without a finite one has no probabilities; a mask may leave one that the model
+    // rules out.
+    if (!std::isfinite(chosen->logprob) && !s->constraint) {
+        event.finish = FinishReason::error;
+        event.error = fmt::format(
+            "the logits of token {} are not finite: the model's weights are damaged or overflow", s->fed);
         return finish(*s, std::move(event));
     }
     if (chosen->stopped == kStopToken) {

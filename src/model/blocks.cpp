@@ -51,8 +51,10 @@ EndWeights load_ends(Loader& l, const Config& c, Loader::Transform transform) {
 
 Result<Rope> load_rope(Loader& l, const Config& c, RopePairs pairs) {
     l.enter_layer(-1);
-    TRY(RopeTable table,
-        rope_table(c.rope, l.optional_floats({"rope_freqs.weight", "rope_freqs.weight"}, c.rope.dims / 2)));
+    Result<RopeTable> made =
+        rope_table(c.rope, l.optional_floats({"rope_freqs.weight", "rope_freqs.weight"}, c.rope.dims / 2));
+    if (!made.ok()) return bad_input("{}: {}", l.path(), made.error().message);
+    RopeTable table = std::move(made).value();
     Rope rope{};
     rope.frequency = l.own(std::move(table.frequency), 1, c.rope.dims / 2);
     rope.dims = c.rope.dims;

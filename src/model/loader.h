@@ -36,6 +36,7 @@ class Loader {
     bool has(const Name& tensor) const;
     std::vector<float> optional_floats(const Name& tensor, int32_t n);  // empty when absent
 
+    const std::string& path() const { return checkpoint_.path(); }
     int64_t parameters() const { return parameters_; }
     // After everything was asked for: one error that lists missing, mis-shaped and unexpected tensors, or the
     // names of tensors kept aside (the MTP block, vision, scales of other precisions).

@@ -99,7 +99,7 @@ def test_the_template_is_applied_unless_raw(execute, smollm2, answer_json):
 
 def test_prompts_from_argument_file_and_stdin_are_the_same(execute, smollm2, tmp_path):
     text = "Größe: 5 € 😀"
-    (tmp_path / "prompt.txt").write_text(text)
+    (tmp_path / "prompt.txt").write_text(text + "\n")  # one newline at the end is the editor's, not the prompt's
     ways = [["-p", text], ["-f", tmp_path / "prompt.txt"], [], ["-f", "/dev/stdin"]]
     outs = [execute("run", smollm2, *way, "-n", "4", *GREEDY, "--raw", "--json", stdin=text.encode()) for way in ways]
     ids = [json.loads(out)["prompt_token_ids"] for _, out, _ in outs]
@@ -237,7 +237,8 @@ def test_interrupting_ends_cleanly(binary, smollm2):
             assert json.loads(out)["finish_reason"] == "cancelled"
 
 
-def test_interrupting_leaves_no_half_file(binary, smollm2, tmp_path):
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+def test_interrupting_leaves_no_half_file(binary, smollm2, tmp_path, asked):
     (tmp_path / "text.txt").write_text("one two three four five six seven " * 600)
     out = tmp_path / "out"
     out.mkdir()
@@ -246,7 +247,7 @@ def test_interrupting_leaves_no_half_file(binary, smollm2, tmp_path):
         wait_for_work(process.pid)
         assert len(list(out.iterdir())) == 1, "written under another name until it is whole"
         assert not (out / "logits.npy").exists()
-        process.send_signal(signal.SIGINT)
+        process.send_signal(asked)
         process.communicate(timeout=20)
     assert process.returncode == 130
     assert not list(out.iterdir())

@@ -29,7 +29,9 @@ static int run(const char* path, int depth, int rows, CudaOptions cuda, int answ
     printf("load %.2f s\n", std::chrono::duration<double>(Clock::now() - opening).count());
     for (int r = 0; r < rows; ++r) {
         Request request;
-        for (int i = 0; i < depth; ++i) request.prompt.push_back(TokenId((i * 7919 + r * 104729 + 13) % 100000 % (*engine)->shape().vocab));
+        for (int i = 0; i < depth; ++i)
+            request.prompt.push_back(
+                TokenId((i * 7919 + r * 104729 + 13) % 100000 % (*engine)->shape().vocab));
         request.max_tokens = answer;
         request.sampling.temperature = 0;
         if (auto id = (*engine)->submit(request); !id.ok()) return fail(id.error());
@@ -47,28 +49,34 @@ static int run(const char* path, int depth, int rows, CudaOptions cuda, int answ
             const auto t = Clock::now();
             gaps.push_back(std::chrono::duration<double>(t - last).count());
             last = t;
-        } else if (now) last = Clock::now();
+        } else if (now)
+            last = Clock::now();
     }
     if (cuda.measure) {
         std::map<std::string, std::pair<double, int>> sums;
         double total = 0;
         for (const CudaMeasurement& m : cuda_measurements(**backend)) {
-            if (m.count < 0) printf("  %3d %-14s %-24s %8.2f us\n", m.pc, m.op.c_str(), m.variant.c_str(), m.us);
+            if (m.count < 0)
+                printf("  %3d %-14s %-24s %8.2f us\n", m.pc, m.op.c_str(), m.variant.c_str(), m.us);
             if (m.count < 8) continue;
             auto& s = sums[m.op + " " + m.variant];
             s.first += m.us;
             ++s.second;
             total += m.us;
-            if (m.pc < 14 || m.pc > 235) printf("  %3d %-14s %-12s %8.2f us\n", m.pc, m.op.c_str(), m.variant.c_str(), m.us);
+            if (m.pc < 14 || m.pc > 235)
+                printf("  %3d %-14s %-12s %8.2f us\n", m.pc, m.op.c_str(), m.variant.c_str(), m.us);
         }
-        for (auto& [name, s] : sums) printf("  %-28s %4d launches %9.1f us, %6.2f each\n", name.c_str(), s.second, s.first, s.first / s.second);
+        for (auto& [name, s] : sums)
+            printf("  %-28s %4d launches %9.1f us, %6.2f each\n", name.c_str(), s.second, s.first,
+                   s.first / s.second);
         printf("  sum %.1f us\n", total);
         return 0;
     }
     if (gaps.size() < 20) return 1;
     std::sort(gaps.begin() + 4, gaps.end());
     const double median = gaps[4 + (gaps.size() - 4) / 2];
-    printf("%s: depth %d, rows %d: %.1f us a step, %.1f tok/s\n", path, depth, rows, median * 1e6, rows / median);
+    printf("%s: depth %d, rows %d: %.1f us a step, %.1f tok/s\n", path, depth, rows, median * 1e6,
+           rows / median);
     return 0;
 }
 

@@ -70,7 +70,10 @@ constexpr int64_t kStepBytes = 1 << 20;
 class Machine {
   public:
     Machine(std::string machine_name, std::unique_ptr<Backend> backend);
-    const std::string name;
+    const std::string name;  // "cpu, threads 2"
+    // Machines of one family compute the same bits; others come within a tolerance.
+    std::string family() const { return name.substr(0, name.find(',')); }
+    double tolerance(double cpu) const { return family() == "cpu" ? cpu : std::max(cpu, 3e-5); }
 
     // Forgets all tensors; poisons the whole heap with NaN.
     void reset();

@@ -1,5 +1,6 @@
 // linear.cpp — embed, norm_linear, linear_add and linear_glu against float64, in every weight format.
 #include <cmath>
+#include <utility>
 
 #include "harness.h"
 
@@ -26,7 +27,7 @@ TEST(NormLinear, EveryFormat) {
             m->reset();
             NormLinear op{m->tensor(x, rows, in), norm, 1e-5f, 1, {w}, {m->tensor(rows, out)}};
             m->run(op);
-            expect_close(m->name + " " + quant_name(quant), m->read(op.y[0]), want);
+            expect_close(m->name + " " + quant_name(quant), m->read(op.y[0]), want, m->tolerance(1e-6));
         }
     }
 }
@@ -44,7 +45,9 @@ TEST(NormLinear, PartsAndShapes) {
             parts.push_back(f32_weight(random.normals(int64_t(out) * s.in), out, s.in));
         }
         std::vector<Floats> first;
+        std::string family;
         for (Machine* m : machines()) {
+            if (std::exchange(family, m->family()) != m->family()) first.clear();
             m->reset();
             NormLinear op{m->tensor(x, s.rows, s.in), norm, 1e-6f, kMaxParts, {}, {}};
             for (int i = 0; i < kMaxParts; ++i) {
@@ -57,7 +60,8 @@ TEST(NormLinear, PartsAndShapes) {
                 if (first.size() < kMaxParts) {
                     first.push_back(y);
                     expect_close(name, y,
-                                 product(rms_normed(x, decoded(norm), s.in, 1e-6), decoded(op.w[i]), s.in));
+                                 product(rms_normed(x, decoded(norm), s.in, 1e-6), decoded(op.w[i]), s.in),
+                                 m->tolerance(1e-6));
                 }
                 expect_same_bits(m->name + " " + name, y, first[size_t(i)]);
             }
@@ -84,13 +88,15 @@ TEST(LinearAdd, ShapesAndRowsAlone) {
         Doubles want = product(Doubles(x.begin(), x.end()), decoded(w), s.in);
         for (size_t i = 0; i < want.size(); ++i) want[i] += double(y0[i]);
         Floats first;
+        std::string family;
         for (Machine* m : machines()) {
+            if (std::exchange(family, m->family()) != m->family()) first.clear();
             m->reset();
             LinearAdd op{m->tensor(x, s.rows, s.in), w, m->tensor(y0, s.rows, s.out)};
             m->run(op);
             const Floats y = m->read(op.y);
             if (first.empty()) first = y;
-            expect_close(name, y, want);
+            expect_close(m->name + " " + name, y, want, m->tolerance(1e-6));
             expect_same_bits(m->name + " " + name, y, first);
             for (int t = 0; t < s.rows; ++t) {
                 LinearAdd one{m->tensor(slice(x, int64_t(t) * s.in, s.in), 1, s.in), w,
@@ -116,14 +122,16 @@ TEST(LinearGlu, ShapesAndRowsAlone) {
         Doubles want = product(n, decoded(gate), s.in);
         for (size_t i = 0; i < want.size(); ++i) want[i] = silu64(want[i]) * b[i];
         Floats first;
+        std::string family;
         for (Machine* m : machines()) {
+            if (std::exchange(family, m->family()) != m->family()) first.clear();
             m->reset();
             LinearGlu op{m->tensor(x, s.rows, s.in), norm, gate, up, 1e-5f, Activation::silu,
                          m->tensor(s.rows, s.out)};
             m->run(op);
             const Floats y = m->read(op.y);
             if (first.empty()) first = y;
-            expect_close(name, y, want);
+            expect_close(m->name + " " + name, y, want, m->tolerance(1e-6));
             expect_same_bits(m->name + " " + name, y, first);
             for (int t = 0; t < s.rows; ++t) {
                 LinearGlu one = op;
@@ -146,7 +154,8 @@ TEST(NormLinear, LargeAndZeroRows) {
         m->reset();
         NormLinear op{m->tensor(x, 3, in), norm, 1e-5f, 1, {w}, {m->tensor(3, 1)}};
         m->run(op);
-        expect_close(m->name, m->read(op.y[0]), {64.0, 0.0, 64.0 * 1e-30 / std::sqrt(1e-60 + 1e-5)});
+        expect_close(m->name, m->read(op.y[0]), {64.0, 0.0, 64.0 * 1e-30 / std::sqrt(1e-60 + 1e-5)},
+                     m->tolerance(1e-6));
     }
 }
 

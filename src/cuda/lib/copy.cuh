@@ -16,7 +16,8 @@ __device__ __forceinline__ void barrier_init_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 __device__ __forceinline__ void barrier_expect(uint64_t* b, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(shared_address(b)), "r"(bytes)
+                 : "memory");
 }
 __device__ __forceinline__ void barrier_arrive(uint64_t* b) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _,[%0];" ::"r"(shared_address(b)) : "memory");
@@ -26,10 +27,11 @@ __device__ __forceinline__ void barrier_wait_alone(uint64_t* b, uint32_t parity)
     const uint32_t a = shared_address(b);
     uint32_t ok;
     do {
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p; }"
-                     : "=r"(ok)
-                     : "r"(a), "r"(parity)
-                     : "memory");
+        asm volatile(
+            "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p; }"
+            : "=r"(ok)
+            : "r"(a), "r"(parity)
+            : "memory");
     } while (!ok);
 }
 // By a whole warp, which leaves together.
@@ -46,8 +48,8 @@ __device__ __forceinline__ uint64_t read_once() {
 // REQUIRES: 16-byte aligned addresses and size. Completes on `b`, which expects the bytes.
 __device__ __forceinline__ void bulk_copy(void* to, const void* from, int bytes, uint64_t* b) {
     asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0],[%1],%2,[%3],%4;" ::"r"(
-            shared_address(to)),
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0],[%1],%2,[%3],%4;" ::"r"(shared_address(to)),
         "l"(from), "r"(bytes), "r"(shared_address(b)), "l"(read_once())
         : "memory");
 }

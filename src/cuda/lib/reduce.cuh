@@ -22,7 +22,8 @@ __device__ __forceinline__ T warp_max(T v) {
     return v;
 }
 
-// Every thread gets the result. `part`: shared, 32 entries; reusable after the call. REQUIRES: whole warps, all threads.
+// Every thread gets the result. `part`: shared, 32 entries; reusable after the call. REQUIRES: whole warps,
+// all threads.
 template <class T, class Combine>
 __device__ __forceinline__ T block_reduce(T v, T* part, T neutral, Combine combine) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;

@@ -1,12 +1,14 @@
-// slab_mma.cuh — one item of a slab (16 rows × 256 columns) times int8 activations, on the integer tensor cores.
+// slab_mma.cuh — one item of a slab (16 rows × 256 columns) times int8 activations, on the integer tensor
+// cores.
 //
-// Columns: C = 2 or 8 vectors of int8 activations at once, 8/C groups of 32 columns side by side in one MMA, so that the
-// tensor pipe does 8 MMAs per 4096 weights at any C. A vector is one plane of a token's 16-bit activations: the high bytes
-// with scale 256·d, the low bytes with scale d; their results add up to the token's.
-// Sums are exact integers inside a group of 32; groups add in one fixed order, whatever C.
+// Columns: C = 2 or 8 vectors of int8 activations at once, 8/C groups of 32 columns side by side in one MMA,
+// so that the tensor pipe does 8 MMAs per 4096 weights at any C. A vector is one plane of a token's 16-bit
+// activations: the high bytes with scale 256·d, the low bytes with scale d; their results add up to the
+// token's. Sums are exact integers inside a group of 32; groups add in one fixed order, whatever C.
 //
-// Activations of C vectors (ActivationLayout): codes [group of 32][vector][t][2 words], bytes in slab_column order; then,
-// per format, what the accumulators need: pairs [pair of groups][vector] {d, s, d, s} or, Q6_K, [group][vector] {d, s, s, 0}.
+// Activations of C vectors (ActivationLayout): codes [group of 32][vector][t][2 words], bytes in slab_column
+// order; then, per format, what the accumulators need: pairs [pair of groups][vector] {d, s, d, s} or, Q6_K,
+// [group][vector] {d, s, s, 0}.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -26,18 +28,24 @@ struct SlabOf<SlabKind::k6> : Format<Quant::q6_k_slab> {};
 template <>
 struct SlabOf<SlabKind::q8> : Format<Quant::q8_0_slab> {};
 inline SlabKind slab_kind(Quant q) {
-    return q == Quant::q4_k_slab ? SlabKind::k4 : q == Quant::q5_k_slab ? SlabKind::k5
-           : q == Quant::q6_k_slab ? SlabKind::k6 : SlabKind::q8;
+    return q == Quant::q4_k_slab   ? SlabKind::k4
+           : q == Quant::q5_k_slab ? SlabKind::k5
+           : q == Quant::q6_k_slab ? SlabKind::k6
+                                   : SlabKind::q8;
 }
 
-constexpr int kMagic = 0x4B400000;        // 1.5·2²³ as float bits: adding an int below 2²² to it makes a float of it
+constexpr int kMagic =
+    0x4B400000;  // 1.5·2²³ as float bits: adding an int below 2²² to it makes a float of it
 constexpr float kMagicFloat = 12582912.0f;
 
 // Bytes of the codes of C vectors of `columns` columns, and of the accumulator helpers behind them.
 HD constexpr int activation_codes(int columns, int vectors) { return columns * vectors; }
-HD constexpr int activation_helpers(int columns, int vectors, bool k6) { return columns / 32 * vectors * (k6 ? 16 : 8); }
+HD constexpr int activation_helpers(int columns, int vectors, bool k6) {
+    return columns / 32 * vectors * (k6 ? 16 : 8);
+}
 
-__device__ __forceinline__ void mma_u8s8(int* c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+__device__ __forceinline__ void mma_u8s8(int* c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                         uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
@@ -62,9 +70,12 @@ __device__ __forceinline__ float unbiased_byte(uint32_t w, int byte) {
 }
 __device__ __forceinline__ uint4 shared4(const std::byte* p) { return *reinterpret_cast<const uint4*>(p); }
 __device__ __forceinline__ uint2 shared2(const std::byte* p) { return *reinterpret_cast<const uint2*>(p); }
-__device__ __forceinline__ uint32_t shared1(const std::byte* p) { return *reinterpret_cast<const uint32_t*>(p); }
+__device__ __forceinline__ uint32_t shared1(const std::byte* p) {
+    return *reinterpret_cast<const uint32_t*>(p);
+}
 
-// Partial sums of a lane: rows g and g+8 for the vectors its accumulator columns stand for, in up to four chains.
+// Partial sums of a lane: rows g and g+8 for the vectors its accumulator columns stand for, in up to four
+// chains.
 template <int C>
 struct SlabSums {
     static constexpr int count = C == 8 ? 16 : 2 * C;
@@ -94,8 +105,9 @@ __device__ __forceinline__ ItemScales item_scales(const std::byte* scales, int g
 
 // sums += item · activations, formats of 32-column groups. `codes`, `helpers`: of this item's 256 columns.
 template <SlabKind F, int C>
-__device__ __forceinline__ void slab_item_32(const std::byte* a, const std::byte* codes, const std::byte* helpers, float m_factor,
-                                             SlabSums<C>& sums, int lane) {
+__device__ __forceinline__ void slab_item_32(const std::byte* a, const std::byte* codes,
+                                             const std::byte* helpers, float m_factor, SlabSums<C>& sums,
+                                             int lane) {
     constexpr int kGroups = 8 / C;  // groups of 32 columns in one MMA
     constexpr bool kQ8 = F == SlabKind::q8;
     constexpr int kUnit = SlabOf<F>::unit, kScales = 4 * kUnit;
@@ -147,9 +159,10 @@ __device__ __forceinline__ void slab_item_32(const std::byte* a, const std::byte
                 mma_u8s8(cc, e, e & 0xf0f0f0f0u, f, f & 0xf0f0f0f0u, b0, b1);
                 if constexpr (F == SlabKind::k5) {
                     const int j = (i & 1) * 2;
-                    mma_u8s8(hc, __funnelshift_r(high, high, j) & 0x10101010u, __funnelshift_r(high, high, 8 + j) & 0x01010101u,
-                             __funnelshift_r(high, high, j + 1) & 0x10101010u, __funnelshift_r(high, high, 9 + j) & 0x01010101u, b0,
-                             b1);
+                    mma_u8s8(hc, __funnelshift_r(high, high, j) & 0x10101010u,
+                             __funnelshift_r(high, high, 8 + j) & 0x01010101u,
+                             __funnelshift_r(high, high, j + 1) & 0x10101010u,
+                             __funnelshift_r(high, high, 9 + j) & 0x01010101u, b0, b1);
                 }
             }
         }
@@ -159,12 +172,15 @@ __device__ __forceinline__ void slab_item_32(const std::byte* a, const std::byte
             for (int i = 0; i < 4; ++i) c[0][i] += c[z][i];
         if constexpr (F == SlabKind::k5) c[0][0] += hc[0], c[0][1] += hc[1];
         // Row g's words carry 16 times row g+8's nibbles; the difference takes them out, exactly.
-        const float low0 = __int_as_float(c[0][0]) - __int_as_float(c[0][2]), low1 = __int_as_float(c[0][1]) - __int_as_float(c[0][3]);
+        const float low0 = __int_as_float(c[0][0]) - __int_as_float(c[0][2]),
+                    low1 = __int_as_float(c[0][1]) - __int_as_float(c[0][3]);
         if constexpr (F == SlabKind::k5) c[0][2] += 256 * hc[2], c[0][3] += 256 * hc[3];
-        const float high0 = __int_as_float(c[0][2]) - kMagicFloat, high1 = __int_as_float(c[0][3]) - kMagicFloat;
+        const float high0 = __int_as_float(c[0][2]) - kMagicFloat,
+                    high1 = __int_as_float(c[0][3]) - kMagicFloat;
         if constexpr (C == 8) {
-            const float d[4] = {__int_as_float(int((ch & 1) ? h0.z : h0.x)), __int_as_float(int((ch & 1) ? h1.z : h1.x)),
-                                __int_as_float(int((ch & 1) ? h0.z : h0.x)), __int_as_float(int((ch & 1) ? h1.z : h1.x))};
+            const float d[4] = {
+                __int_as_float(int((ch & 1) ? h0.z : h0.x)), __int_as_float(int((ch & 1) ? h1.z : h1.x)),
+                __int_as_float(int((ch & 1) ? h0.z : h0.x)), __int_as_float(int((ch & 1) ? h1.z : h1.x))};
             float v[4];
             if constexpr (kQ8) {
                 const float2 f = half2_floats((ch & 1) ? sw.y : sw.x);
@@ -173,10 +189,12 @@ __device__ __forceinline__ void slab_item_32(const std::byte* a, const std::byte
                 v[2] = __fmul_rn(f.y, high0);
                 v[3] = __fmul_rn(f.y, high1);
             } else {
-                const float2 fg = scale_minimum((ch & 1) ? sw.x >> 6 : sw.x), fh = scale_minimum((ch & 1) ? sw.y >> 6 : sw.y);
-                const float sg = __fmul_rn(fg.x, s.d_low), ng = __fmul_rn(fg.y, s.m_low), sh = __fmul_rn(fh.x, s.d_high),
-                            nh = __fmul_rn(fh.y, s.m_high);
-                const float x0 = __int_as_float(int((ch & 1) ? h0.w : h0.y)), x1 = __int_as_float(int((ch & 1) ? h1.w : h1.y));
+                const float2 fg = scale_minimum((ch & 1) ? sw.x >> 6 : sw.x),
+                             fh = scale_minimum((ch & 1) ? sw.y >> 6 : sw.y);
+                const float sg = __fmul_rn(fg.x, s.d_low), ng = __fmul_rn(fg.y, s.m_low),
+                            sh = __fmul_rn(fh.x, s.d_high), nh = __fmul_rn(fh.y, s.m_high);
+                const float x0 = __int_as_float(int((ch & 1) ? h0.w : h0.y)),
+                            x1 = __int_as_float(int((ch & 1) ? h1.w : h1.y));
                 v[0] = fmaf(ng, x0, __fmul_rn(sg, low0));
                 v[1] = fmaf(ng, x1, __fmul_rn(sg, low1));
                 v[2] = fmaf(nh, x0, __fmul_rn(sh, high0));
@@ -184,8 +202,10 @@ __device__ __forceinline__ void slab_item_32(const std::byte* a, const std::byte
             }
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
-                if (!(ch & 1)) even[j] = __fmul_rn(d[j], v[j]);
-                else sums.v[(ch >> 1) * 4 + j] += fmaf(d[j], v[j], even[j]);
+                if (!(ch & 1))
+                    even[j] = __fmul_rn(d[j], v[j]);
+                else
+                    sums.v[(ch >> 1) * 4 + j] += fmaf(d[j], v[j], even[j]);
             }
         } else {
             const float d0 = __int_as_float(int(h0.x)), d1 = __int_as_float(int(h0.z));
@@ -195,13 +215,17 @@ __device__ __forceinline__ void slab_item_32(const std::byte* a, const std::byte
                                        __fmul_rn(d0, __fmul_rn(f0.x, __int_as_float(c[0][0]) - kMagicFloat)));
                 sums.v[ch * 2 + 1] += fmaf(d1, __fmul_rn(f1.y, high1), __fmul_rn(d0, __fmul_rn(f0.y, high0)));
             } else {
-                const float2 g0 = scale_minimum(sw.x), g1 = scale_minimum(sw.x >> 6), e0 = scale_minimum(sw.y),
-                             e1 = scale_minimum(sw.y >> 6);
+                const float2 g0 = scale_minimum(sw.x), g1 = scale_minimum(sw.x >> 6),
+                             e0 = scale_minimum(sw.y), e1 = scale_minimum(sw.y >> 6);
                 const float x0 = __int_as_float(int(h0.y)), x1 = __int_as_float(int(h0.w));
-                const float a0 = fmaf(__fmul_rn(g0.y, s.m_low), x0, __fmul_rn(__fmul_rn(g0.x, s.d_low), low0));
-                const float a1 = fmaf(__fmul_rn(g1.y, s.m_low), x1, __fmul_rn(__fmul_rn(g1.x, s.d_low), low1));
-                const float b0 = fmaf(__fmul_rn(e0.y, s.m_high), x0, __fmul_rn(__fmul_rn(e0.x, s.d_high), high0));
-                const float b1 = fmaf(__fmul_rn(e1.y, s.m_high), x1, __fmul_rn(__fmul_rn(e1.x, s.d_high), high1));
+                const float a0 =
+                    fmaf(__fmul_rn(g0.y, s.m_low), x0, __fmul_rn(__fmul_rn(g0.x, s.d_low), low0));
+                const float a1 =
+                    fmaf(__fmul_rn(g1.y, s.m_low), x1, __fmul_rn(__fmul_rn(g1.x, s.d_low), low1));
+                const float b0 =
+                    fmaf(__fmul_rn(e0.y, s.m_high), x0, __fmul_rn(__fmul_rn(e0.x, s.d_high), high0));
+                const float b1 =
+                    fmaf(__fmul_rn(e1.y, s.m_high), x1, __fmul_rn(__fmul_rn(e1.x, s.d_high), high1));
                 sums.v[ch * 2] += fmaf(d1, a1, __fmul_rn(d0, a0));
                 sums.v[ch * 2 + 1] += fmaf(d1, b1, __fmul_rn(d0, b0));
             }
@@ -211,8 +235,8 @@ __device__ __forceinline__ void slab_item_32(const std::byte* a, const std::byte
 
 // The same for Q6_K, whose scales are per 16 columns: MMAs of 16 columns, 2·C chains of 8/C groups.
 template <int C>
-__device__ __forceinline__ void slab_item_16(const std::byte* a, const std::byte* codes, const std::byte* helpers, SlabSums<C>& sums,
-                                             int lane) {
+__device__ __forceinline__ void slab_item_16(const std::byte* a, const std::byte* codes,
+                                             const std::byte* helpers, SlabSums<C>& sums, int lane) {
     using F = Format<Quant::q6_k_slab>;
     constexpr int kGroups = 8 / C;
     const int g = lane >> 2, t = lane & 3, gr = g % kGroups;
@@ -225,13 +249,15 @@ __device__ __forceinline__ void slab_item_16(const std::byte* a, const std::byte
     for (int cq = 0; cq < 2 * C; ++cq) {
         const int i0 = cq * kGroups, ig = i0 + gr;
         const uint32_t x = shared1(codes + ((ig >> 1) * C + g / kGroups) * 32 + t * 8 + (ig & 1) * 4);
-        const int group = C == 8 ? cq >> 1 : (i0 + (2 * t) % kGroups) >> 1, vector = C == 8 ? 2 * t : 2 * t / kGroups;
+        const int group = C == 8 ? cq >> 1 : (i0 + (2 * t) % kGroups) >> 1,
+                  vector = C == 8 ? 2 * t : 2 * t / kGroups;
         if (C != 8 || !(cq & 1)) {
             h0 = shared4(helpers + (group * C + vector) * 16);
             if (C == 8) h1 = shared4(helpers + (group * C + vector + 1) * 16);
             sw = shared1(a + F::scales_at + (group >> 1) * 64 + g * 8 + (group & 1) * 4);
         }
-        const int s0 = int(C == 8 ? ((cq & 1) ? h0.z : h0.y) : h0.y), s1 = int(C == 8 ? ((cq & 1) ? h1.z : h1.y) : h0.z);
+        const int s0 = int(C == 8 ? ((cq & 1) ? h0.z : h0.y) : h0.y),
+                  s1 = int(C == 8 ? ((cq & 1) ? h1.z : h1.y) : h0.z);
         int c[4] = {kMagic + s0, kMagic + s1, kMagic, kMagic}, hc[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int i = i0; i < i0 + kGroups; ++i) {
@@ -243,16 +269,18 @@ __device__ __forceinline__ void slab_item_16(const std::byte* a, const std::byte
             }
             const uint32_t e = j == 0 ? w.x : j == 1 ? w.y : j == 2 ? w.z : w.w, y = j < 2 ? high.x : high.y;
             mma_u8s8_k16(c, e, e & 0xf0f0f0f0u, b);
-            mma_u8s8_k16(hc, __funnelshift_r(y, y, 2 * (j & 1)) & 0x30303030u, __funnelshift_r(y, y, 8 + 2 * (j & 1)) & 0x03030303u, b);
+            mma_u8s8_k16(hc, __funnelshift_r(y, y, 2 * (j & 1)) & 0x30303030u,
+                         __funnelshift_r(y, y, 8 + 2 * (j & 1)) & 0x03030303u, b);
         }
         const float low0 = __int_as_float(c[0] - c[2] + hc[0] + kMagic) - kMagicFloat,
                     low1 = __int_as_float(c[1] - c[3] + hc[1] + kMagic) - kMagicFloat,
                     high0 = __int_as_float(c[2] + 16 * s0 + 256 * hc[2]) - kMagicFloat,
                     high1 = __int_as_float(c[3] + 16 * s1 + 256 * hc[3]) - kMagicFloat;
         if constexpr (C == 8) {
-            const float sg = __fmul_rn(unbiased_byte(sw, (cq & 1) * 2), d.x), sh = __fmul_rn(unbiased_byte(sw, (cq & 1) * 2 + 1), d.y);
-            const float scale[4] = {__int_as_float(int(h0.x)), __int_as_float(int(h1.x)), __int_as_float(int(h0.x)),
-                                    __int_as_float(int(h1.x))};
+            const float sg = __fmul_rn(unbiased_byte(sw, (cq & 1) * 2), d.x),
+                        sh = __fmul_rn(unbiased_byte(sw, (cq & 1) * 2 + 1), d.y);
+            const float scale[4] = {__int_as_float(int(h0.x)), __int_as_float(int(h1.x)),
+                                    __int_as_float(int(h0.x)), __int_as_float(int(h1.x))};
             const float f[4] = {low0, low1, high0, high1};
 #pragma unroll
             for (int q = 0; q < 4; ++q) {
@@ -267,20 +295,26 @@ __device__ __forceinline__ void slab_item_16(const std::byte* a, const std::byte
         } else {
             const float scale = __int_as_float(int(h0.x));
             const int o = (cq % C) * 2;
-            sums.v[o] = fmaf(scale, fmaf(__fmul_rn(unbiased_byte(sw, 2), d.x), low1, __fmul_rn(__fmul_rn(unbiased_byte(sw, 0), d.x), low0)),
+            sums.v[o] = fmaf(scale,
+                             fmaf(__fmul_rn(unbiased_byte(sw, 2), d.x), low1,
+                                  __fmul_rn(__fmul_rn(unbiased_byte(sw, 0), d.x), low0)),
                              sums.v[o]);
-            sums.v[o + 1] = fmaf(scale, fmaf(__fmul_rn(unbiased_byte(sw, 3), d.y), high1,
-                                             __fmul_rn(__fmul_rn(unbiased_byte(sw, 1), d.y), high0)),
+            sums.v[o + 1] = fmaf(scale,
+                                 fmaf(__fmul_rn(unbiased_byte(sw, 3), d.y), high1,
+                                      __fmul_rn(__fmul_rn(unbiased_byte(sw, 1), d.y), high0)),
                                  sums.v[o + 1]);
         }
     }
 }
 
 template <SlabKind F, int C>
-__device__ __forceinline__ void slab_item(const std::byte* a, const std::byte* codes, const std::byte* helpers, float m_factor,
-                                          SlabSums<C>& sums, int lane) {
-    if constexpr (F == SlabKind::k6) slab_item_16<C>(a, codes, helpers, sums, lane);
-    else slab_item_32<F, C>(a, codes, helpers, m_factor, sums, lane);
+__device__ __forceinline__ void slab_item(const std::byte* a, const std::byte* codes,
+                                          const std::byte* helpers, float m_factor, SlabSums<C>& sums,
+                                          int lane) {
+    if constexpr (F == SlabKind::k6)
+        slab_item_16<C>(a, codes, helpers, sums, lane);
+    else
+        slab_item_32<F, C>(a, codes, helpers, m_factor, sums, lane);
 }
 
 // A warp's 16 rows × C vectors -> to[vector · 16 + row].
@@ -298,7 +332,8 @@ __device__ __forceinline__ void store_sums(const SlabSums<C>& s, float* to, int 
     } else {
 #pragma unroll
         for (int j = 0; j < 4; ++j)
-            to[(2 * t + (j & 1)) * 16 + g + (j >> 1) * 8] = (s.v[j] + s.v[4 + j]) + (s.v[8 + j] + s.v[12 + j]);
+            to[(2 * t + (j & 1)) * 16 + g + (j >> 1) * 8] =
+                (s.v[j] + s.v[4 + j]) + (s.v[8 + j] + s.v[12 + j]);
     }
 }
 
