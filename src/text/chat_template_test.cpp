@@ -134,11 +134,11 @@ TEST(ChatTemplate, RefusesWhatItCannotTellApart) {
 TEST(ChatTemplate, Sandbox) {
     // Risk: a template from a downloaded file hangs, exhausts memory or reads files.
     const char* const attacks[] = {
-        "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}x{% endfor %}{% "
-        "endfor %}{% endfor %}",
+        ("{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}x{% endfor %}"
+         "{% endfor %}{% endfor %}"),
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-        "{% set ns = namespace(s='xxxxxxxxxxxxxxxx') %}{% for i in range(100) %}{% set ns.s = ns.s ~ ns.s "
-        "%}{% endfor %}",
+        ("{% set ns = namespace(s='xxxxxxxxxxxxxxxx') %}{% for i in range(100) %}"
+         "{% set ns.s = ns.s ~ ns.s %}{% endfor %}"),
         "{{ 'x' * 100000000000 }}",
         "{{ '%1000000000d' | format(1) }}",
         "{{ '{:>10000000000}'.format(1) }}",

@@ -256,8 +256,9 @@ TEST(Tokenizer, ConstUseFromManyThreads) {
     // Risk: hidden shared state (caches) makes concurrent encodes wrong.
     const TestVocabulary v;
     const Tokenizer t = Tokenizer::from_metadata(v.metadata()).value();
-    std::vector<std::thread> threads;
     std::vector<int> wrong(8, 0);
+    std::vector<std::thread> threads;
+    threads.reserve(wrong.size());
     for (size_t i = 0; i < wrong.size(); ++i) {
         threads.emplace_back([&, i] {
             for (int n = 0; n < 200; ++n) {
