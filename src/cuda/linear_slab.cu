@@ -55,7 +55,9 @@ bool launch(Lowering& l, SlabLinear p) {
     // load ahead.
     const int room = std::min(d.shared_block, C == 2 ? d.shared_sm / 2 - 1024 : d.shared_sm - 1024);
     const int fixed = SlabShared<kMask, C>::bytes(p, item);
-    if (p.slabs && !choose_shape(p, item, room - fixed)) return false;
+    if (p.slabs && !(choose_shape(p, item, room - fixed) && (p.stages >= 3 || p.slabs <= d.sms)) &&
+        !choose_shape(p, item, std::min(d.shared_block, d.shared_sm - 1024) - fixed))
+        return false;  // a long row needs the whole multiprocessor to have more than one step under way
     const int dense_blocks = (p.dense_rows + kDenseRows - 1) / kDenseRows;
     // The ring never needs more stages than a block has work.
     const int most = std::max(1, d.sms - dense_blocks);
