@@ -6,6 +6,10 @@
 
 namespace sparkinfer::test::attention_case {
 
+void spread_axes(StepImage& step) {
+    for (Row& r : step.rows) r.position[1] = r.index * 7 % 50, r.position[2] = r.index * 11 % 31;
+}
+
 Inputs random_inputs(const Parameters& p, Random& random, const StepImage& step) {
     const int64_t rows = int64_t(step.rows.size());
     return {step, random.normals(rows * p.q_cols()), random.normals(rows * p.k_cols()),

@@ -43,6 +43,8 @@ struct Inputs {
     int rows() const { return int(step.rows.size()); }
 };
 
+// Heights and widths that go other ways than the time: an offset alone would cancel between query and key.
+void spread_axes(StepImage& step);
 Inputs random_inputs(const Parameters& p, Random& random, const StepImage& step);
 // The rows `which` of `all`.
 Inputs part_of(const Parameters& p, const Inputs& all, const std::vector<int>& which);

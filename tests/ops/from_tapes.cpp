@@ -295,8 +295,7 @@ int twin(const Attention& op, Random& random) {
         p.frequency = f32_weight(Floats(table.begin(), table.end()), 1, op.rope.dims / 2);
         StepImage step;
         step.add_rows(0, 0, kBefore + rows);
-        for (Row& r : step.rows)  // axes that differ, where there are several
-            if (shape.sections[0]) r.position[1] += 3, r.position[2] += 11;
+        if (shape.sections[0]) attention_case::spread_axes(step);
         const attention_case::Inputs in = random_inputs(p, random, step);
         const Doubles want = reference(p, in, kBefore);
         std::vector<int> before, after;
