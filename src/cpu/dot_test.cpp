@@ -30,13 +30,13 @@ TEST(DotRows, BitsDoNotDependOnTheTile) {
         std::vector<const float*> pointers;
         pointers.reserve(size_t(columns));
         for (int c = 0; c < columns; ++c) pointers.push_back(&x[size_t(c * k)]);
-        std::vector<float> all(size_t(rows * columns));
+        std::vector<float> all(size_t(rows) * size_t(columns));
         dot_rows(w.data(), k, rows, pointers.data(), columns, k, all.data(), rows);
         for (int r = 0; r < rows; ++r)
             for (int c = 0; c < columns; ++c) {
                 float alone;
                 dot_rows(&w[size_t(r * k)], k, 1, &pointers[size_t(c)], 1, k, &alone, 1);
-                const float tiled = all[size_t(c * rows + r)];
+                const float tiled = all[size_t(c) * size_t(rows) + size_t(r)];
                 ASSERT_EQ(std::bit_cast<uint32_t>(alone), std::bit_cast<uint32_t>(tiled))
                     << k << " " << r << " " << c;
                 double want = 0, size = 0;
