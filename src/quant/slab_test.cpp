@@ -208,7 +208,7 @@ TEST(Slab, DecodesWhatTheFileHolds) {
         const int out = 48;
         const Bytes file = random_blocks(k, out, 1);
         std::vector<const uint8_t*> rows;
-        rows.reserve(size_t(kExperts * out));
+        rows.reserve(size_t(kExperts) * out);
         for (int i = 0; i < kExperts * out; i++) rows.push_back(&file[size_t(i * row_bytes(k.file, kIn))]);
         const Bytes slabs = slabs_of(k, rows, kPowers);
         expect_same(matrix(k.file, file, out), matrix(k.slab, slabs, out));

@@ -188,7 +188,7 @@ Doubles decode_reference(const Parameters& p, const Inputs& in, const Context& c
     for (float x : in.v) v.push_back(stored(p, double(x)));
     for (int h = 0; h < s.heads; ++h) {
         const Doubles q = head(p, in.q, int64_t(h) * step, &p.q_norm, row.position);
-        const size_t first = size_t(h / group * d);
+        const size_t first = size_t(h / group) * size_t(d);
         Doubles scores(count, 0.0);
         for (size_t j = 0; j < count; ++j)
             for (size_t i = 0; i < size_t(d); ++i)
@@ -199,7 +199,8 @@ Doubles decode_reference(const Parameters& p, const Inputs& in, const Context& c
         double* out = &y[size_t(h) * size_t(d)];
         for (size_t j = 0; j < count; ++j)
             for (size_t i = 0; i < size_t(d); ++i) out[i] += scores[j] / sum * v[j * cols + first + i];
-        for (int i = 0; s.gated && i < d; ++i) out[i] *= sigmoid64(double(in.q[size_t(h * step + d + i)]));
+        for (int i = 0; s.gated && i < d; ++i)
+            out[i] *= sigmoid64(double(in.q[size_t(h) * size_t(step) + size_t(d + i)]));
     }
     return y;
 }
@@ -253,6 +254,7 @@ void expect_same_alone(Machine& m, const Parameters& p, const Cache& cache, cons
     std::vector<unsigned char> alone_pages(static_cast<size_t>(bytes)), pages(alone_pages.size());
     fill();
     std::vector<Floats> alone;
+    alone.reserve(size_t(in.rows()));
     for (int t = 0; t < in.rows(); ++t) alone.push_back(run_rows(m, p, cache, part_of(p, in, {t})));
     m.read(alone_pages.data(), cache.kv.pages, bytes);
     fill();
@@ -289,6 +291,7 @@ TEST_P(AttentionDecodeTest, RowsOfManySequences) {
     const Parameters p(GetParam(), random);
     const std::vector<int> lengths = {0, 511, 63, 1, 300, 64, 17, 130};
     std::vector<Context> contexts;
+    contexts.reserve(lengths.size());
     for (int length : lengths) contexts.emplace_back(p, random, length);
     for (int rows : {2, 5, 8}) {
         StepImage step;

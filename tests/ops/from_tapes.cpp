@@ -105,8 +105,9 @@ double touched_bytes(const Recorded& r, int rows) {
         else
             bytes += double(t.bytes) * (t.name.find("_exps.") == std::string::npos ? 1 : 1 - untouched);
     }
-    // Not in the table: each attention reads the rotary frequencies, and a layer of experts its norm twice.
-    bytes += f.attention_layers() * f.rotary / 2 * 4.0;
+    // Not in the table: each attention reads the rotary frequencies, an F32 for two dimensions, and a layer
+    // of experts its norm twice.
+    bytes += f.attention_layers() * f.rotary * 2.0;
     return bytes + (f.experts ? f.layers * f.dim * 4.0 : 0);
 }
 

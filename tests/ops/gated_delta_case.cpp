@@ -14,20 +14,21 @@ Doubles reference(const Sequence& s) {
         for (int c = 0; c < s.channels; ++c) {
             for (int tap = 0; tap < kTaps; ++tap)
                 if (const int r = t - 3 + tap; r >= 0)
-                    m[size_t(c)] += conv[size_t(c * kTaps + tap)] *
+                    m[size_t(c)] += conv[size_t(c) * kTaps + size_t(tap)] *
                                     double(s.qkv[size_t(r) * size_t(s.channels) + size_t(c)]);
             m[size_t(c)] = silu64(m[size_t(c)]);
         }
         for (int h = 0; h < 2 * n_k; ++h) {
             double sum = 1e-6;
-            for (int i = 0; i < kWidth; ++i) sum += m[size_t(h * kWidth + i)] * m[size_t(h * kWidth + i)];
+            for (int i = 0; i < kWidth; ++i)
+                sum += m[size_t(h) * kWidth + size_t(i)] * m[size_t(h) * kWidth + size_t(i)];
             const double by = 1.0 / std::sqrt(sum) / (h < n_k ? std::sqrt(double(kWidth)) : 1.0);
-            for (int i = 0; i < kWidth; ++i) m[size_t(h * kWidth + i)] *= by;
+            for (int i = 0; i < kWidth; ++i) m[size_t(h) * kWidth + size_t(i)] *= by;
         }
         for (int h = 0; h < n_v; ++h) {
             const int key = s.shape.order == HeadOrder::block ? h / (n_v / n_k) : h % n_k;
-            const double *q = &m[size_t(key * kWidth)], *k = q + n_k * kWidth,
-                         *v = &m[size_t((2 * n_k + h) * kWidth)];
+            const double *q = &m[size_t(key) * kWidth], *k = q + n_k * kWidth,
+                         *v = &m[size_t(2 * n_k + h) * kWidth];
             const size_t at = size_t(t) * size_t(n_v) + size_t(h);
             const double beta = sigmoid64(double(s.beta[at]));
             const double keep =

@@ -1,6 +1,7 @@
 #include "harness.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "core/half.h"
@@ -261,6 +262,7 @@ SlotsView Machine::slots(int count, int max_pages, int vocabulary, int mask_rows
     write(v.base, zero.data(), int64_t(zero.size()));
     for (int s = 0; s < count; ++s) {
         std::vector<int32_t> pages;
+        pages.reserve(size_t(max_pages));
         for (int i = 0; i < max_pages; ++i) pages.push_back(s * max_pages + max_pages - 1 - i);
         write(v.pages(s), pages.data(), int64_t(pages.size()) * 4);
     }
@@ -326,6 +328,7 @@ std::vector<Machine*> machines() {
         return list;
     }();
     std::vector<Machine*> list;
+    list.reserve(all.size());
     for (const auto& m : all) list.push_back(m.get());
     return list;
 }
@@ -352,7 +355,7 @@ void expect_close(const std::string& what, const Floats& got, const Doubles& wan
 void expect_same_bits(const std::string& what, const Floats& got, const Floats& want) {
     ASSERT_EQ(got.size(), want.size()) << what;
     for (size_t i = 0; i < want.size(); ++i)
-        if (memcmp(&got[i], &want[i], 4) != 0) {
+        if (std::bit_cast<uint32_t>(got[i]) != std::bit_cast<uint32_t>(want[i])) {
             ADD_FAILURE() << what << ": differs at " << i << ": " << got[i] << " for " << want[i];
             return;
         }

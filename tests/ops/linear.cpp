@@ -148,7 +148,7 @@ TEST(LinearGlu, ShapesAndRowsAlone) {
 TEST(NormLinear, LargeAndZeroRows) {
     const int in = 64;
     Floats x(3 * in, 0.0f);
-    for (int i = 0; i < in; ++i) x[size_t(i)] = 1e30f, x[size_t(2 * in + i)] = 1e-30f;
+    for (int i = 0; i < in; ++i) x[size_t(i)] = 1e30f, x[size_t(2) * in + size_t(i)] = 1e-30f;
     const OwnedWeight norm = f32_weight(Floats(in, 1.0f), 1, in), w = f32_weight(Floats(in, 1.0f), 1, in);
     for (Machine* m : machines()) {
         m->reset();

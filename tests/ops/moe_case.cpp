@@ -21,6 +21,7 @@ Choice choose(const Block& b, const Floats& logits) {
         score.push_back(s.scoring == Scoring::softmax ? std::exp(double(x)) / sum : sigmoid64(double(x)));
     const Doubles bias = s.bias ? decoded(b.bias) : Doubles(score.size(), 0.0);
     std::vector<int> order;
+    order.reserve(size_t(s.experts));
     for (int e = 0; e < s.experts; ++e) order.push_back(e);
     std::sort(order.begin(), order.end(), [&](int x, int y) {
         const double a = score[size_t(x)] + bias[size_t(x)], b = score[size_t(y)] + bias[size_t(y)];
@@ -43,6 +44,8 @@ Doubles glu_reference(const Block& b, const Rows& r) {
     const MoeShape& s = b.shape;
     const Doubles n = rms_normed(r.x, decoded(b.norm), s.width, double(kEps));
     std::vector<Doubles> gates, ups;
+    gates.reserve(size_t(s.experts));
+    ups.reserve(size_t(s.experts));
     for (int e = 0; e < s.experts; ++e) gates.push_back(b.half(e, 0)), ups.push_back(b.half(e, 1));
     Doubles y;
     for (int t = 0; t < r.count; ++t) {
@@ -60,6 +63,7 @@ Doubles down_reference(const Block& b, const Rows& r, const Floats& h) {
     const MoeShape& s = b.shape;
     Doubles y(r.x.begin(), r.x.end());
     std::vector<Doubles> downs;
+    downs.reserve(size_t(s.experts));
     for (int e = 0; e < s.experts; ++e) downs.push_back(decoded(b.down, e));
     for (int t = 0; t < r.count; ++t) {
         const Choice c = choose(b, slice(r.logits, int64_t(t) * s.experts, s.experts));
@@ -135,8 +139,8 @@ Answer run_moe(Machine& m, const Block& b, const Rows& r, const std::vector<int>
 }
 
 std::vector<int> all_rows(int n) {
-    std::vector<int> which;
-    for (int t = 0; t < n; ++t) which.push_back(t);
+    std::vector<int> which(size_t(n), 0);
+    for (int t = 0; t < n; ++t) which[size_t(t)] = t;
     return which;
 }
 
