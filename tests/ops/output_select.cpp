@@ -61,7 +61,7 @@ struct Scene {
             for (int v = 0; v < s.vocabulary; ++v) {
                 float sum = 0;
                 for (int i = 0; i < kWidth; ++i)
-                    sum += x[size_t(t * kWidth + i)] * h[size_t(v) * kWidth + size_t(i)];
+                    sum += x[size_t(t) * kWidth + size_t(i)] * h[size_t(v) * kWidth + size_t(i)];
                 logits.push_back(sum);
             }
         head = f32_weight(h, s.vocabulary, kWidth);
