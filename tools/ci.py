@@ -20,8 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = str(ROOT / ".venv" / "bin" / "python")
-# Folders whose unit tests run under sanitizers too: the engine and everything it stands on. text is Rust behind a C
-# border, cli and server are heavy to compile and run in the end-to-end tests.
+# Folders whose unit tests run under sanitizers too, with the op cases of tests/ops: the engine and everything it stands
+# on. text is Rust behind a C border, cli and server are heavy to compile and run in the end-to-end tests.
 SANITIZED = ["core", "quant", "load", "ops", "cpu", "model", "engine"]
 SANITIZED_TEST_S = 15 * 60
 LOG_CHARS = 20_000    # of a failed run's output, its end
@@ -164,7 +164,7 @@ def sanitized_test(name):
 
 
 def sanitizers(totals):
-    tests = [f"{f}_test" for f in SANITIZED if list((ROOT / "src" / f).glob("*_test.cpp"))]
+    tests = ["op_cases_test"] + [f"{f}_test" for f in SANITIZED if list((ROOT / "src" / f).glob("*_test.cpp"))]
 
     def run_tests():
         with ThreadPoolExecutor(os.cpu_count()) as pool:
