@@ -73,7 +73,9 @@ class Machine {
     const std::string name;  // "cpu, threads 2"
     // Machines of one family compute the same bits; others come within a tolerance.
     std::string family() const { return name.substr(0, name.find(',')); }
-    double tolerance(double cpu) const { return family() == "cpu" ? cpu : std::max(cpu, 6e-5); }  // 16-bit activations
+    double tolerance(double cpu) const {
+        return family() == "cpu" ? cpu : std::max(cpu, 6e-5);
+    }  // 16-bit activations
 
     // Forgets all tensors; poisons the whole heap with NaN.
     void reset();
