@@ -41,7 +41,7 @@ class CudaBackend final : public Backend {
     Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) override;
     Result<bool> done(Ticket ticket, bool wait) override;
 
-    std::vector<CudaMeasurement> measurements();
+    Result<std::vector<CudaMeasurement>> measurements();
     Result<void> measure_prefixes(const Program& p, std::vector<CudaMeasurement>& all);
 
   private:
@@ -209,7 +209,7 @@ Result<void> CudaBackend::measure(Program& p) {
     return {};
 }
 
-std::vector<CudaMeasurement> CudaBackend::measurements() {
+Result<std::vector<CudaMeasurement>> CudaBackend::measurements() {
     std::vector<CudaMeasurement> all;
     for (const Program& p : programs_)
         for (size_t i = 0; i < p.us.size(); ++i) {
@@ -226,8 +226,7 @@ std::vector<CudaMeasurement> CudaBackend::measurements() {
         }
     for (const Program& p : programs_)
         if (p.graph && p.rows == 1 && !p.us.empty()) {
-            if (Result<void> r = measure_prefixes(p, all); !r.ok())
-                fmt::print(stderr, "{}\n", r.error().message);
+            TRY_VOID(measure_prefixes(p, all));
             break;
         }
     return all;
@@ -359,7 +358,7 @@ Result<bool> CudaBackend::done(Ticket ticket, bool wait) {
 }  // namespace
 }  // namespace cuda
 
-std::vector<CudaMeasurement> cuda_measurements(Backend& backend) {
+Result<std::vector<CudaMeasurement>> cuda_measurements(Backend& backend) {
     return static_cast<cuda::CudaBackend&>(backend).measurements();
 }
 

@@ -32,7 +32,7 @@ struct CudaMeasurement {
     int32_t count = 0;
 };
 // What a backend made with `measure` has timed so far. REQUIRES: made by make_cuda_backend.
-std::vector<CudaMeasurement> cuda_measurements(Backend& backend);
+Result<std::vector<CudaMeasurement>> cuda_measurements(Backend& backend);
 
 // Errors: no driver, a driver older than the compiler's, a GPU that is neither sm_90 nor sm_12x (named).
 Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options);

@@ -55,7 +55,9 @@ static int run(const char* path, int depth, int rows, CudaOptions cuda, int answ
     if (cuda.measure) {
         std::map<std::string, std::pair<double, int>> sums;
         double total = 0;
-        for (const CudaMeasurement& m : cuda_measurements(**backend)) {
+        const auto measured = cuda_measurements(**backend);
+        if (!measured.ok()) return fail(measured.error());
+        for (const CudaMeasurement& m : measured.value()) {
             if (m.count < 0)
                 printf("  %3d %-14s %-24s %8.2f us\n", m.pc, m.op.c_str(), m.variant.c_str(), m.us);
             if (m.count < 8) continue;
