@@ -206,24 +206,42 @@ Result<bool> Placement::place_slabs(Weight* w, Weight* up, ByteSource& source) {
     return true;
 }
 
+std::vector<Form> planned_forms(const WeightGroup& group) {
+    const std::vector<Weight>& w = group.weights;
+    const bool paired_op = group.op == OpCode::linear_glu || group.op == OpCode::moe_glu;
+    const bool multiplies = group.op == OpCode::norm_linear || group.op == OpCode::linear_add ||
+                            group.op == OpCode::moe_down_add || group.op == OpCode::output;
+    std::vector<Form> forms(w.size(), Form::raw);
+    for (size_t i = 0; i < w.size(); ++i)
+        if (multiplies && suits_slabs(w[i], 16)) forms[i] = Form::slabs;
+    // The last two weights of a paired op are its gate and up.
+    if (paired_op && w.size() >= 2 && pairs(w[w.size() - 2], w.back()))
+        forms[w.size() - 2] = Form::gate, forms.back() = Form::up;
+    return forms;
+}
+
+std::vector<Weight> planned_weights(const WeightGroup& group) {
+    std::vector<Weight> w = group.weights;
+    const std::vector<Form> forms = planned_forms(group);
+    for (size_t i = 0; i < w.size(); ++i) {
+        if (forms[i] == Form::raw) continue;
+        CHECK(slab_of(w[i].quant, &w[i].quant), "no slab form");
+        w[i].scale_count = 1;
+        w[i].expert_rows = 0;
+        if (forms[i] != Form::slabs) w[i].pairing = forms[i] == Form::gate ? Pairing::gate : Pairing::up;
+    }
+    return w;
+}
+
 Result<std::vector<Weight>> Placement::place(const WeightGroup& group, ByteSource& source) {
     std::vector<Weight> w = group.weights;
-    const bool multiplies = group.op == OpCode::norm_linear || group.op == OpCode::linear_add ||
-                            group.op == OpCode::linear_glu || group.op == OpCode::moe_glu ||
-                            group.op == OpCode::moe_down_add || group.op == OpCode::output;
-    std::vector<bool> done(w.size());
-    if ((group.op == OpCode::linear_glu || group.op == OpCode::moe_glu) && w.size() >= 2) {
-        const size_t gate = w.size() - 2, up = w.size() - 1;
-        if (pairs(w[gate], w[up])) {
-            TRY(const bool placed, place_slabs(&w[gate], &w[up], source));
-            done[gate] = done[up] = placed;
-        }
-    }
+    const std::vector<Form> forms = planned_forms(group);
     for (size_t i = 0; i < w.size(); ++i) {
-        if (done[i] || !w[i].data) continue;
-        const bool paired_op = group.op == OpCode::linear_glu || group.op == OpCode::moe_glu;
-        if (multiplies && !paired_op && suits_slabs(w[i], 16)) {
-            TRY(const bool placed, place_slabs(&w[i], nullptr, source));
+        if (!w[i].data) continue;
+        if (forms[i] == Form::gate || forms[i] == Form::slabs) {
+            const bool pair = forms[i] == Form::gate;
+            TRY(const bool placed, place_slabs(&w[i], pair ? &w[i + 1] : nullptr, source));
+            i += placed && pair;  // the up lies in the gate's slabs
             if (placed) continue;
         }
         TRY(w[i], place_raw(w[i], source));

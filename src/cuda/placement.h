@@ -12,6 +12,14 @@
 
 namespace sparkinfer::cuda {
 
+// How a weight is laid out: as the file has it, or as slabs, of its own or shared by a gate and its up.
+enum class Form { raw, slabs, gate, up };
+// Of each weight of a group, unless a scale would lose bits.
+std::vector<Form> planned_forms(const WeightGroup& group);
+// The weights as Placement::place() would answer, told from shapes and formats alone: their data stay where
+// they are. For lowering a tape without a GPU.
+std::vector<Weight> planned_weights(const WeightGroup& group);
+
 class Placement {
   public:
     explicit Placement(cudaStream_t stream) : stream_(stream) {}
