@@ -24,6 +24,22 @@ struct CudaOptions {
 // What keeps the GPU from being used, in one sentence; empty when nothing does. Starts nothing.
 std::string cuda_unavailable(int32_t device);
 
+// What the CUDA runtime sees of this machine, for a report: a context is started on each GPU for its free
+// memory.
+struct CudaGpu {
+    std::string name, bus_id;       // "NVIDIA H200", "0000:19:00.0"
+    int32_t major = 0, minor = 0;   // compute capability
+    int64_t memory = 0, free = -1;  // bytes; -1: it does not answer
+    bool has_code = false;          // this build has code for it
+};
+struct CudaSurvey {
+    std::string targets;   // code generations of this build, "90a,120f"
+    std::string obstacle;  // cuda_unavailable(0)
+    int32_t driver = 0;    // the CUDA version that the driver supports, 13000; 0: no driver
+    std::vector<CudaGpu> gpus;
+};
+CudaSurvey cuda_survey();
+
 // One kernel of a tape as it was timed: its instruction, its name, median and count.
 struct CudaMeasurement {
     int32_t rows = 0, pc = 0;  // rows the tape was recorded at

@@ -20,6 +20,8 @@ set_target_properties(cudart_static_ours PROPERTIES IMPORTED_LOCATION ${CUDART_S
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS src/cuda/*.cu src/cuda/*.cpp)
 add_library(si_cuda STATIC ${cuda_sources})
+list(JOIN SPARKINFER_CUDA_TARGETS "," targets_text)
+set_source_files_properties(src/cuda/device.cpp PROPERTIES COMPILE_DEFINITIONS "SPARKINFER_CUDA_TARGETS=\"${targets_text}\"")
 set_target_properties(si_cuda PROPERTIES CUDA_ARCHITECTURES OFF CUDA_SEPARABLE_COMPILATION OFF)
 target_include_directories(si_cuda PUBLIC src)
 target_include_directories(si_cuda SYSTEM PRIVATE ${cuda_root}/include)

@@ -1,10 +1,12 @@
 #include "cuda/device.h"
 #include "cuda/backend.h"
+#include "cuda/targets.h"
 
 namespace sparkinfer {
 namespace cuda {
 
-constexpr int kDriverNeeded = 13000;  // the runtime this is built with
+constexpr int kDriverNeeded = 13000;                       // the runtime this is built with
+constexpr const char* kTargets = SPARKINFER_CUDA_TARGETS;  // from cuda.cmake
 
 Error device_error(cudaError_t status, const char* what) {
     const ErrorKind kind = status == cudaErrorMemoryAllocation ? ErrorKind::resources : ErrorKind::internal;
@@ -29,7 +31,15 @@ static std::string obstacle(int32_t device, cudaDeviceProp* properties) {
     if (properties->major != 9 && properties->major != 12)
         return fmt::format("{} has compute capability {}.{}, expected 9.0, 12.0 or 12.1", properties->name,
                            properties->major, properties->minor);
+    if (!targets_run_on(kTargets, properties->major, properties->minor))
+        return fmt::format("{} has compute capability {}.{}, and this build has code for {} alone",
+                           properties->name, properties->major, properties->minor, kTargets);
     return {};
+}
+
+static std::string bus_id(int32_t device) {
+    char text[32] = "";
+    return cudaDeviceGetPCIBusId(text, sizeof text, device) == cudaSuccess ? text : "";
 }
 
 Result<DeviceInfo> open_device(int32_t device) {
@@ -41,6 +51,7 @@ Result<DeviceInfo> open_device(int32_t device) {
     CUDA_TRY(cudaMemGetInfo(&free, &memory));
     DeviceInfo d;
     d.name = p.name;
+    d.bus_id = bus_id(device);
     d.major = p.major;
     d.minor = p.minor;
     d.sms = p.multiProcessorCount;
@@ -56,6 +67,27 @@ Result<DeviceInfo> open_device(int32_t device) {
 std::string cuda_unavailable(int32_t device) {
     cudaDeviceProp p{};
     return cuda::obstacle(device, &p);
+}
+
+CudaSurvey cuda_survey() {
+    CudaSurvey survey;
+    survey.targets = cuda::kTargets;
+    survey.obstacle = cuda_unavailable(0);
+    int driver = 0, count = 0;
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return survey;
+    survey.driver = driver;
+    if (cudaGetDeviceCount(&count) != cudaSuccess) return survey;
+    for (int i = 0; i < count; ++i) {
+        cudaDeviceProp p{};
+        if (cudaGetDeviceProperties(&p, i) != cudaSuccess) continue;
+        CudaGpu gpu{p.name, cuda::bus_id(i), p.major, p.minor, int64_t(p.totalGlobalMem)};
+        gpu.has_code = cuda::targets_run_on(cuda::kTargets, p.major, p.minor);
+        size_t free = 0, all = 0;
+        if (cudaSetDevice(i) == cudaSuccess && cudaMemGetInfo(&free, &all) == cudaSuccess)
+            gpu.free = int64_t(free);
+        survey.gpus.push_back(std::move(gpu));
+    }
+    return survey;
 }
 
 }  // namespace sparkinfer
