@@ -55,6 +55,8 @@ struct Ticket {
 struct BackendInfo {
     std::string name;            // "cpu"
     std::string device;          // what the machine calls itself
+    std::string bus_id;          // of a device of its own: where it is on the PCI bus, "0000:19:00.0"
+    std::string activations = "f32";  // fewest bits that weights are multiplied with
     int64_t memory_bytes = 0;    // that can be allocated in all
     DType kv_type = DType::f32;  // what KV pages are kept in by default
     bool captures = false;       // compiling a tape is costly: rows are padded to a few classes
