@@ -74,6 +74,8 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const CudaOptions& options) {
     for (PinnedStep& s : b->steps_) CUDA_TRY(cudaEventCreateWithFlags(&s.free, cudaEventDisableTiming));
     b->info_.name = "cuda";
     b->info_.device = b->device_.name;
+    b->info_.bus_id = b->device_.bus_id;
+    b->info_.activations = "16-bit";
     b->info_.memory_bytes = b->device_.free;
     b->info_.kv_type = options.kv_type;
     b->info_.captures = true;
