@@ -4,13 +4,14 @@
 namespace sparkinfer::cuda {
 
 __global__ void __launch_bounds__(256) rms_norm(const RmsNorm p) {
-    __shared__ float part[32];
+    __shared__ double part[32];
     wait_for_predecessor();
     const float* x = p.x + (p.gather ? p.gather[blockIdx.x] : blockIdx.x) * p.x_stride;
     float* y = p.y + int64_t(blockIdx.x) * p.width;
-    float sum = 0;
-    for (int i = threadIdx.x; i < p.width; i += blockDim.x) sum += x[i] * x[i];
-    const float scale = rsqrtf(block_sum(sum, part) / float(p.width) + p.eps);
+    // In float64, as on the CPU: the square of a float does not always fit a float.
+    double sum = 0;
+    for (int i = threadIdx.x; i < p.width; i += blockDim.x) sum += double(x[i]) * double(x[i]);
+    const float scale = float(1.0 / sqrt(block_sum(sum, part) / double(p.width) + double(p.eps)));
     for (int i = threadIdx.x; i < p.width; i += blockDim.x) y[i] = x[i] * scale * p.norm[i];
 }
 

@@ -30,6 +30,19 @@ __global__ void __launch_bounds__(256) copy_hidden(const CopyRows p) {
         o.rows.row(blockIdx.x)[i] = present ? o.x.row(row)[i] : 0;
 }
 
+// Logits of a row that is absent are zeros.
+struct ZeroAbsent {
+    Output op;
+};
+__global__ void __launch_bounds__(256) zero_absent(const ZeroAbsent p) {
+    wait_for_predecessor();
+    const Output& o = p.op;
+    if (int(blockIdx.x) >= o.step.header().outputs) return;
+    if (live_row(o.step, o.slots, o.step.outputs()[blockIdx.x]).present) return;
+    float* row = o.rows.row(blockIdx.x);
+    for (int i = threadIdx.x; i < o.rows.cols(); i += blockDim.x) row[i] = 0;
+}
+
 // Logits of the outputs from `first` on, as many as `to` has rows.
 static void add_logits(Lowering& l, const Output& op, const Tensor& to, int32_t first) {
     if (first == 0 && lower_slab_head(l, op, to)) return;
@@ -71,7 +84,9 @@ void lower(Lowering& l, const Output& op) {
         case OutputKind::none: return;
         case OutputKind::hidden:
             return l.add(copy_hidden, dim3(op.rows.rows()), dim3(256), 0, {op}, "hidden");
-        case OutputKind::logits: return add_logits(l, op, op.rows, 0);
+        case OutputKind::logits:
+            add_logits(l, op, op.rows, 0);
+            return l.add(zero_absent, dim3(op.rows.rows()), dim3(256), 0, {op}, "zero_absent");
         case OutputKind::select:
         case OutputKind::logprobs: break;
     }
