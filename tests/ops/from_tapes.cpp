@@ -1,5 +1,4 @@
-// from_tapes.cpp — the tapes of real models: what they must hold and cost, and a scaled-down twin of every
-// instruction in them against float64.
+// from_tapes.cpp — a scaled-down twin of every instruction in the tapes of real models, against float64.
 //
 // A twin keeps what chooses code paths: the formats of every operand, rows, parts, the width of heads and how
 // many queries share a key, gate, norms, rotary embedding with its table, n_v / n_k, experts used, the shared
@@ -13,124 +12,12 @@
 
 #include "attention_case.h"
 #include "gated_delta_case.h"
-#include "model/model.h"
 #include "moe_case.h"
-#include "ops/explain.h"
 #include "ops/state_layout.h"
-#include "ops/validate.h"
 #include "real_models.h"
 
 namespace sparkinfer::test {
 namespace {
-
-constexpr int kRows[] = {1, 4};
-
-// A model of facts alone and its tapes, one for each of kRows.
-struct Recorded {
-    const ModelFacts* facts;
-    std::unique_ptr<Checkpoint> checkpoint;
-    std::unique_ptr<Model> model;
-    std::vector<Tape> tapes;
-};
-
-Tape record(const Model& model, int rows) {
-    Batch batch;
-    batch.rows = rows;
-    batch.kv = model.shape().kv;
-    batch.state = model.shape().state;
-    for (KvLayer& layer : batch.kv) layer.dtype = DType::bf16;
-    batch.output = OutputKind::select;
-    batch.outputs = rows;
-    Tape tape({}, {}, nullptr);
-    model.forward(tape, batch);
-    return tape;
-}
-
-const std::vector<Recorded>& recorded() {
-    static const std::vector<Recorded> all = [] {
-        std::vector<Recorded> list;
-        for (const ModelFacts& facts : real_models()) {
-            Recorded r{&facts, stated_checkpoint(facts), nullptr, {}};
-            Result<std::unique_ptr<Model>> model = load_model(*r.checkpoint);
-            CHECK(model.ok(), "{}", model.error().message);
-            r.model = std::move(model).value();
-            for (int rows : kRows) r.tapes.push_back(record(*r.model, rows));
-            list.push_back(std::move(r));
-        }
-        return list;
-    }();
-    return all;
-}
-
-// Risk: the facts below are of no model that exists, and everything here tests something else.
-TEST(FromTapes, FactsAreThoseOfPublishedFiles) {
-    for (const Recorded& r : recorded()) {
-        SCOPED_TRACE(r.facts->name);
-        EXPECT_EQ(int64_t(r.checkpoint->tensors().size()), r.facts->tensors);
-        EXPECT_TRUE(r.model->unused().empty());
-        if (r.facts->parameters) {
-            EXPECT_EQ(r.model->shape().parameters, r.facts->parameters);
-        }
-        double bytes = 0;
-        for (const StoredTensor& t : r.checkpoint->tensors()) bytes += double(t.bytes);
-        // A file holds its vocabulary too.
-        if (const double file = double(r.facts->file_bytes)) {
-            EXPECT_NEAR(bytes, file, 1e-3 * file);
-        }
-    }
-}
-
-// Risk: a forward pass that records more than it must, in an order or over memory that breaks the rules.
-TEST(FromTapes, TapesAreValidAndShort) {
-    for (const Recorded& r : recorded())
-        for (const Tape& tape : r.tapes) {
-            const Result<void> valid = validate(tape);
-            EXPECT_TRUE(valid.ok()) << r.facts->name << ": " << valid.error().message;
-            const size_t layer = r.facts->experts ? 6 : 5;
-            EXPECT_EQ(tape.instrs().size(), 2 + layer * size_t(r.facts->layers)) << r.facts->name;
-            EXPECT_EQ(tape.instrs().front().code, OpCode::embed);
-            EXPECT_EQ(tape.instrs().back().code, OpCode::output);
-        }
-}
-
-// Bytes of weights that a step of `rows` touches, from the files' table of tensors.
-double touched_bytes(const Recorded& r, int rows) {
-    const ModelFacts& f = *r.facts;
-    double untouched = 1;  // share of the experts that no row picks
-    for (int t = 0; t < rows; ++t) untouched *= 1 - double(f.used) / std::max(f.experts, 1);
-    double bytes = 0;
-    for (const StoredTensor& t : r.checkpoint->tensors()) {
-        if (t.name == "token_embd.weight")
-            bytes += double(t.bytes) * (f.tied + double(rows) / f.vocabulary);
-        else
-            bytes += double(t.bytes) * (t.name.find("_exps.") == std::string::npos ? 1 : 1 - untouched);
-    }
-    // Not in the table: each attention reads the rotary frequencies, an F32 for two dimensions, and a layer
-    // of experts its norm twice.
-    bytes += f.attention_layers() * f.rotary * 2.0;
-    return bytes + (f.experts ? f.layers * f.dim * 4.0 : 0);
-}
-
-// Risk: speeds judged against a floor that forgets weights, counts idle experts or the wrong cache.
-TEST(FromTapes, ExplainedBytesAreThoseOfTheFiles) {
-    constexpr int64_t kDepth = 1000;
-    for (const Recorded& r : recorded())
-        for (size_t i = 0; i < std::size(kRows); ++i) {
-            const ModelFacts& f = *r.facts;
-            const int rows = kRows[i];
-            OpCost total;
-            for (const ExplainRow& row : explain(r.tapes[i], {rows, kDepth, rows})) total += row.cost;
-            const double weights = touched_bytes(r, rows);
-            EXPECT_NEAR(total.weight_bytes, weights, 1e-9 * weights) << f.name << ", rows " << rows;
-            EXPECT_EQ(total.kv_bytes,
-                      double(f.attention_layers()) * 2 * f.kv_heads * f.width * 2 * double(kDepth + rows))
-                << f.name;
-            // S there and back, three columns of the convolution before the rows and those of the rows.
-            const double state = 2.0 * f.value_heads * 128 * 128 * 4 + (3.0 + rows) * f.channels() * 4;
-            const int recurrent = f.layers - f.attention_layers();
-            EXPECT_EQ(total.state_bytes, recurrent ? recurrent * state : 0) << f.name;
-        }
-}
 
 // --- what makes an instruction distinct
 
@@ -203,11 +90,14 @@ int twin(const Embed& op, Random& random) {
     for (const Row& row : step.rows)
         for (double v : slice(values, int64_t(row.token) * in, in)) want.push_back(v);
     int compared = 0;
+    FamilyBits bits;
     for (Machine* m : machines()) {
         m->reset();
         Embed small{m->step(), m->slots(1, 1), table, m->tensor(rows, in)};
         m->run(small, step);
-        expect_close(m->name, m->read(small.y), want, 0);
+        const Floats y = m->read(small.y);
+        expect_close(m->name, y, want, 0);
+        bits.expect(*m, "", y);
         ++compared;
     }
     return compared;
@@ -225,6 +115,7 @@ int twin(const NormLinear& op, Random& random) {
         want.push_back(product(n, decoded(parts.back()), in));
     }
     int compared = 0;
+    FamilyBits bits;
     for (Machine* m : machines()) {
         m->reset();
         NormLinear small{m->tensor(x, rows, in), norm, op.eps, op.parts, {}, {}};
@@ -233,9 +124,13 @@ int twin(const NormLinear& op, Random& random) {
             small.y[i] = m->tensor(rows, small.w[i].out);
         }
         m->run(small);
-        for (int i = 0; i < op.parts; ++i)
-            expect_close(fmt::format("{} part {}", m->name, i), m->read(small.y[i]), want[size_t(i)],
-                         m->tolerance(1e-6));
+        Floats all;
+        for (int i = 0; i < op.parts; ++i) {
+            const Floats y = m->read(small.y[i]);
+            expect_close(fmt::format("{} part {}", m->name, i), y, want[size_t(i)], m->tolerance(1e-6));
+            all.insert(all.end(), y.begin(), y.end());
+        }
+        bits.expect(*m, "parts", all);
         ++compared;
     }
     return compared;
@@ -248,11 +143,14 @@ int twin(const LinearAdd& op, Random& random) {
     Doubles want = product(doubles(x), decoded(w), in);
     for (size_t i = 0; i < want.size(); ++i) want[i] += double(y[i]);
     int compared = 0;
+    FamilyBits bits;
     for (Machine* m : machines()) {
         m->reset();
         LinearAdd small{m->tensor(x, rows, in), w, m->tensor(y, rows, out)};
         m->run(small);
-        expect_close(m->name, m->read(small.y), want, m->tolerance(1e-6));
+        const Floats y = m->read(small.y);
+        expect_close(m->name, y, want, m->tolerance(1e-6));
+        bits.expect(*m, "", y);
         ++compared;
     }
     return compared;
@@ -268,11 +166,14 @@ int twin(const LinearGlu& op, Random& random) {
     Doubles want = product(n, decoded(gate), in);
     for (size_t i = 0; i < want.size(); ++i) want[i] = silu64(want[i]) * b[i];
     int compared = 0;
+    FamilyBits bits;
     for (Machine* m : machines()) {
         m->reset();
         LinearGlu small{m->tensor(x, rows, in), norm, gate, up, op.eps, op.activation, m->tensor(rows, out)};
         m->run(small);
-        expect_close(m->name, m->read(small.y), want, m->tolerance(1e-6));
+        const Floats y = m->read(small.y);
+        expect_close(m->name, y, want, m->tolerance(1e-6));
+        bits.expect(*m, "", y);
         ++compared;
     }
     return compared;
@@ -286,6 +187,7 @@ int twin(const Attention& op, Random& random) {
     EXPECT_TRUE(op.eps == attention_case::kEps || !op.q_norm.data);
     int compared = 0;
     for (DType kv : {DType::bf16, DType::f32}) {
+        FamilyBits bits;
         const bool norms = op.q_norm.data != nullptr;
         attention_case::AttentionShape shape{"",       heads, groups,           op.kv.width,
                                              op.gated, norms, op.rope.dims,     op.rope.pairs,
@@ -306,7 +208,9 @@ int twin(const Attention& op, Random& random) {
             m->reset();
             const attention_case::Cache cache(*m, p, 1, 2);
             run_rows(*m, p, cache, part_of(p, in, before));
-            expect_close(m->name, run_rows(*m, p, cache, part_of(p, in, after)), want, m->tolerance(most));
+            const Floats y = run_rows(*m, p, cache, part_of(p, in, after));
+            expect_close(m->name, y, want, m->tolerance(most));
+            bits.expect(*m, "", y);
             ++compared;
         }
     }
@@ -324,12 +228,15 @@ int twin(const GatedDelta& op, Random& random) {
     const Sequence s({"", 2, 2 * ratio, op.order}, kBefore + rows, random);
     const Doubles all = reference(s);
     int compared = 0;
+    FamilyBits bits;
     for (Machine* m : machines()) {
         m->reset();
         Rig rig(*m, s);
         rig.run({{0, kBefore, -1, 1}});
-        expect_close(m->name, rig.run({{kBefore, rows, 1, 1}}),
-                     slice(all, int64_t(kBefore) * s.values, int64_t(rows) * s.values), m->tolerance(2e-6));
+        const Floats y = rig.run({{kBefore, rows, 1, 1}});
+        expect_close(m->name, y, slice(all, int64_t(kBefore) * s.values, int64_t(rows) * s.values),
+                     m->tolerance(2e-6));
+        bits.expect(*m, "", y);
         ++compared;
     }
     return compared;
@@ -362,9 +269,12 @@ int twin(const MoeGlu& op, Random& random) {
     const Rows r(b, rows, random);
     const Doubles want = glu_reference(b, r);
     int compared = 0;
+    FamilyBits bits;
     for (Machine* m : machines()) {
         m->reset();
-        expect_close(m->name, run_moe(*m, b, r, all_rows(rows), nullptr).h, want, m->tolerance(1e-6));
+        const Floats y = run_moe(*m, b, r, all_rows(rows), nullptr).h;
+        expect_close(m->name, y, want, m->tolerance(1e-6));
+        bits.expect(*m, "", y);
         ++compared;
     }
     return compared;
@@ -381,9 +291,12 @@ int twin(const MoeDownAdd& op, Random& random) {
     const Floats h = random.normals(int64_t(rows) * shape.top_k * shape.inner);
     const Doubles want = down_reference(b, r, h);
     int compared = 0;
+    FamilyBits bits;
     for (Machine* m : machines()) {
         m->reset();
-        expect_close(m->name, run_moe(*m, b, r, all_rows(rows), &h).x, want, m->tolerance(1e-6));
+        const Floats y = run_moe(*m, b, r, all_rows(rows), &h).x;
+        expect_close(m->name, y, want, m->tolerance(1e-6));
+        bits.expect(*m, "", y);
         ++compared;
     }
     return compared;
@@ -408,6 +321,7 @@ int twin(const Output& op, Random& random) {
     slot.sampling.top_p = slot.sampling.repeat_penalty = 1;
     slot.sampling.mask = -1;
     int compared = 0;
+    FamilyBits bits;
     for (Machine* m : machines()) {
         m->reset();
         const SlotsView slots = m->slots(rows, 1, vocabulary, 1);
@@ -416,7 +330,9 @@ int twin(const Output& op, Random& random) {
                      head,      op.eps,  OutputKind::logits,         0,
                      {},        nullptr, m->tensor(rows, vocabulary)};
         m->run(small, step);
-        expect_close(m->name, m->read(small.rows), logits, m->tolerance(1e-6));
+        const Floats y = m->read(small.rows);
+        expect_close(m->name, y, logits, m->tolerance(1e-6));
+        bits.expect(*m, "", y);
         small.kind = op.kind;
         small.rows = {};
         small.scratch = m->tensor(rows, vocabulary);
@@ -435,41 +351,49 @@ int twin(const Output& op, Random& random) {
     return compared;
 }
 
+class Twins : public testing::TestWithParam<OpCode> {};
+
 // Risk: a combination of formats, heads and sizes that only a real model has, and that nothing else runs.
-TEST(FromTapes, EveryInstructionHasATwin) {
+TEST_P(Twins, OfEveryInstruction) {
     struct Distinct {
         const Instr* instr;
         std::set<std::string> models;
     };
     std::map<std::string, Distinct> list;
-    std::map<std::string, std::pair<int, int>> ops;  // name -> {occurrences, twins compared everywhere}
-#define X(Type, name) ops[#name];
-    FOREACH_OP(X)
-#undef X
-    for (const Recorded& r : recorded())
+    int occurrences = 0;
+    for (const Recorded& r : recorded_models())
         for (const Tape& tape : r.tapes)
             for (const Instr& instr : tape.instrs()) {
+                if (instr.code != GetParam()) continue;
                 const std::string name = visit(instr, [&](const auto& op) {
                     return fmt::format("{} T {}: {}", op_name(instr.code), rows_of(op).rows(), describe(op));
                 });
                 list.try_emplace(name, Distinct{&instr, {}}).first->second.models.insert(r.facts->name);
-                ++ops[op_name(instr.code)].first;
+                ++occurrences;
             }
     for (const auto& [name, distinct] : list) {
         SCOPED_TRACE(name);
         Random random(name);
         const int compared = visit(*distinct.instr, [&](const auto& op) { return twin(op, random); });
         EXPECT_EQ(compared, int(machines().size()));
-        ops[op_name(distinct.instr->code)].second += compared == int(machines().size());
         std::string models;
         for (const std::string& model : distinct.models) models += (models.empty() ? "" : ", ") + model;
         std::cout << "  " << name << "   <- " << models << "\n";
     }
-    for (const auto& [op, counts] : ops) {
-        std::cout << fmt::format("  {}: {} in the tapes, {} twins\n", op, counts.first, counts.second);
-        EXPECT_TRUE(counts.first == 0 || counts.second > 0) << op << " has no twin";
-    }
+    std::cout << fmt::format("  {}: {} in the tapes, {} twins\n", op_name(GetParam()), occurrences,
+                             list.size());
+    EXPECT_FALSE(list.empty()) << op_name(GetParam()) << " is in no tape";
 }
+
+std::vector<OpCode> op_codes() {
+    return {
+#define X(Type, name) OpCode::name,
+        FOREACH_OP(X)
+#undef X
+    };
+}
+INSTANTIATE_TEST_SUITE_P(FromTapes, Twins, testing::ValuesIn(op_codes()),
+                         [](const auto& info) { return std::string(op_name(info.param)); });
 
 }  // namespace
 }  // namespace sparkinfer::test

@@ -5,9 +5,10 @@
 #include <cmath>
 
 #include "core/half.h"
-#include "cpu/backend.h"
 #ifdef SPARKINFER_CUDA
 #include "cuda/backend.h"
+#else
+#include "cpu/backend.h"
 #endif
 #include "quant/decode.h"
 
@@ -234,7 +235,11 @@ Tensor Machine::tensor(const Floats& values, int rows, int cols) {
 
 void Machine::write(const Tensor& t, const Floats& values) {
     CHECK(int64_t(values.size()) == t.elements(), "{} values for {}", values.size(), t.elements());
-    for (int r = 0; r < t.rows(); ++r) write(t.row(r), &values[size_t(r * t.cols())], t.cols() * 4);
+    Floats all(size_t(t.rows() * t.stride));  // one copy; poison between the rows
+    memset(all.data(), kPoison, all.size() * 4);
+    for (int64_t r = 0; r < t.rows(); ++r)
+        memcpy(&all[size_t(r * t.stride)], &values[size_t(r * t.cols())], size_t(t.cols()) * 4);
+    write(t.data, all.data(), int64_t(all.size()) * 4);
 }
 
 Floats Machine::read(const Tensor& t) {
@@ -283,11 +288,35 @@ void Machine::set_history(const SlotsView& view, int s, const std::vector<int32_
     write(view.history(s), tokens.data(), int64_t(tokens.size()) * 4);
 }
 
-Weight Machine::place(OpCode code, const Weight& w) {
+// What a device makes of weights follows from their bytes alone, so weights seen before are not placed again.
+static std::string content(const WeightGroup& group) {
+    std::string key = op_name(group.op);
+    const auto add_hash = [&](const void* data, int64_t bytes) {
+        const std::string_view all(static_cast<const char*>(data), data ? size_t(bytes) : 0);
+        key += fmt::format(" {:x}:{}", std::hash<std::string_view>{}(all), all.size());
+    };
+    for (const Weight& w : group.weights) {
+        const int64_t rows = int64_t(w.experts - 1) * (w.expert_rows ? w.expert_rows : w.out) + w.out;
+        key += fmt::format("; {} {} {} {} {}", int(w.quant), w.experts, w.expert_rows, w.out, w.in);
+        add_hash(w.data, rows * row_bytes(w.quant, w.in));
+        add_hash(w.scales, weight_bytes(w) - int64_t(w.experts) * w.out * row_bytes(w.quant, w.in));
+        add_hash(w.scale, int64_t(w.scale_count) * 4);
+    }
+    return key;
+}
+
+std::vector<Weight> Machine::place(const WeightGroup& group) {
+    if (group.weights.empty()) return {};
+    const bool device = !backend_->info().host_memory;
+    const std::string key = device ? content(group) : "";
+    if (const auto known = placed_.find(key); known != placed_.end()) return known->second;
     HostSource source;
-    auto placed = backend_->place({code, {w}}, source);
+    auto placed = backend_->place(group, source);
     CHECK(placed.ok(), "{}", placed.error().message);
-    return placed.value()[0];
+    CHECK(placed.value().size() == group.weights.size(), "{} weights placed of {}", placed.value().size(),
+          group.weights.size());
+    if (device) placed_[key] = placed.value();
+    return std::move(placed).value();
 }
 
 void Machine::run_placed(const Instr& instr, const StepImage& step) {
@@ -304,26 +333,42 @@ void Machine::run_placed(const Instr& instr, const StepImage& step) {
     check_guards(op_name(instr.code));
 }
 
+// Guards that lie near each other are read at once.
 void Machine::check_guards(const char* op) {
-    for (int64_t at : guards_) {
-        std::vector<unsigned char> guard(kGuardBytes);
-        read(guard.data(), heap_.data + at, kGuardBytes);
-        EXPECT_TRUE(std::all_of(guard.begin(), guard.end(), [](unsigned char c) { return c == kGuard; }))
-            << name << ": " << op << " wrote outside its tensors, near heap offset " << at;
+    constexpr int64_t kNear = 64 << 10;
+    std::vector<unsigned char> span;
+    for (size_t first = 0, last; first < guards_.size(); first = last) {
+        for (last = first + 1; last < guards_.size() && guards_[last] - guards_[last - 1] < kNear;) ++last;
+        span.resize(size_t(guards_[last - 1] - guards_[first] + kGuardBytes));
+        read(span.data(), heap_.data + guards_[first], int64_t(span.size()));
+        for (size_t i = first; i < last; ++i) {
+            const auto guard = span.begin() + (guards_[i] - guards_[first]);
+            EXPECT_TRUE(std::all_of(guard, guard + kGuardBytes, [](unsigned char c) { return c == kGuard; }))
+                << name << ": " << op << " wrote outside its tensors, near heap offset " << guards_[i];
+        }
     }
 }
+
+static bool short_cases = false;
+void shorten_cases() { short_cases = true; }
+bool cases_are_short() { return short_cases; }
 
 std::vector<Machine*> machines() {
     static std::vector<std::unique_ptr<Machine>> all = [] {
         std::vector<std::unique_ptr<Machine>> list;
+#ifdef SPARKINFER_CUDA
+        for (const CudaExecutor executor : {CudaExecutor::op_by_op, CudaExecutor::graph}) {
+            if (executor == CudaExecutor::graph && cases_are_short()) continue;
+            auto backend = make_cuda_backend({.executor = executor});
+            CHECK(backend.ok(), "{}", backend.error().message);
+            list.push_back(
+                std::make_unique<Machine>(executor == CudaExecutor::graph ? "cuda, graph" : "cuda, op by op",
+                                          std::move(backend).value()));
+        }
+#else
         for (int threads : {1, 2, 3})
             list.push_back(std::make_unique<Machine>("cpu, threads " + std::to_string(threads),
                                                      make_cpu_backend({threads}).value()));
-#ifdef SPARKINFER_CUDA
-        for (DType kv : {DType::bf16, DType::f32})
-            list.push_back(std::make_unique<Machine>(
-                std::string("cuda, kv ") + dtype_name(kv),
-                make_cuda_backend({.executor = CudaExecutor::op_by_op, .kv_type = kv}).value()));
 #endif
         return list;
     }();

@@ -7,8 +7,10 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <climits>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -76,6 +78,9 @@ class Machine {
     double tolerance(double cpu) const {
         return family() == "cpu" ? cpu : std::max(cpu, 6e-5);
     }  // 16-bit activations
+    // A row's bits do not depend on the number of rows up to so many; beyond, a device has other kernels.
+    int rows_of_one_form() const { return family() == "cpu" ? INT_MAX : 8; }
+    Backend& backend() { return *backend_; }
 
     // Forgets all tensors; poisons the whole heap with NaN.
     void reset();
@@ -96,32 +101,54 @@ class Machine {
     void set_history(const SlotsView& view, int s, const std::vector<int32_t>& tokens);
     StepView step() const { return StepView{step_.data}; }
 
-    // Places the weights, compiles and runs one op; fails the test when a guard was touched.
+    // Places the weights, as a model's are: those of an op together; compiles and runs the op; fails the test
+    // when a guard was touched.
     template <class Op>
     void run(Op op, const StepImage& step = {}) {
-        for_each_weight(op, [&](Weight& w) { w = place(Instr(op).code, w); });
+        WeightGroup group{Instr(op).code, {}};
+        for_each_weight(op, [&](Weight& w) { group.weights.push_back(w); });
+        const std::vector<Weight> placed = place(group);
+        size_t next = 0;
+        for_each_weight(op, [&](Weight& w) { w = placed[next++]; });
         run_placed(Instr(op), step);
     }
 
   private:
-    Weight place(OpCode code, const Weight& w);
+    std::vector<Weight> place(const WeightGroup& group);
     void run_placed(const Instr& instr, const StepImage& step);
     void check_guards(const char* op);
 
     std::unique_ptr<Backend> backend_;
     Memory heap_, step_;
     int64_t used_ = 0;
-    std::vector<int64_t> guards_;  // offsets of guard bands in the heap
+    std::vector<int64_t> guards_;                        // offsets of guard bands in the heap, ascending
+    std::map<std::string, std::vector<Weight>> placed_;  // on a device, by content
 };
 
-// Every backend that must pass the cases; the CPU's with 1, 2 and 3 threads.
+// Every machine that must pass the cases: the CPU with 1, 2 and 3 threads; in a binary for the GPU the device
+// op by op and with graphs.
 std::vector<Machine*> machines();
+// One machine alone, op by op, and the cases that are many alike shortened: for tools that slow a kernel down
+// a hundredfold. Call before the first machines().
+void shorten_cases();
+bool cases_are_short();
 
 double relative_l2(const Floats& got, const Doubles& want, size_t* worst = nullptr);
 // Fails with the worst position when the relative L2 error is above `most`, or a value is not finite.
 void expect_close(const std::string& what, const Floats& got, const Doubles& want, double most = 1e-6);
 // Fails at the first value whose bits differ.
 void expect_same_bits(const std::string& what, const Floats& got, const Floats& want);
+// Fails where machines of one family differ: one object compares the answers to one question.
+class FamilyBits {
+  public:
+    void expect(const Machine& m, const std::string& what, const Floats& got) {
+        const auto [first, fresh] = first_.try_emplace(m.family(), got);
+        if (!fresh) expect_same_bits(m.name + ' ' + what, got, first->second);
+    }
+
+  private:
+    std::map<std::string, Floats> first_;
+};
 // Columns [from, from + count) of row r of a row-major array.
 template <class T>
 std::vector<T> slice(const std::vector<T>& all, int64_t from, int64_t count) {

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/half.h"
 #include "harness.h"
 
 namespace sparkinfer::test {
@@ -144,19 +145,36 @@ TEST(LinearGlu, ShapesAndRowsAlone) {
     }
 }
 
-// Risk: values near overflow turn the norm's statistics into infinity, zero rows into NaN.
-TEST(NormLinear, LargeAndZeroRows) {
-    const int in = 64;
-    Floats x(3 * in, 0.0f);
-    for (int i = 0; i < in; ++i) x[size_t(i)] = 1e30f, x[size_t(2) * in + size_t(i)] = 1e-30f;
-    const OwnedWeight norm = f32_weight(Floats(in, 1.0f), 1, in), w = f32_weight(Floats(in, 1.0f), 1, in);
+// Rows near overflow and near nothing, `in` wide, through weights of ones.
+void expect_extreme_rows(const OwnedWeight& ones, int in) {
+    Floats x(size_t(3) * size_t(in), 0.0f);
+    for (int i = 0; i < in; ++i) x[size_t(i)] = 1e30f, x[size_t(2 * in + i)] = 1e-30f;
+    const OwnedWeight norm = f32_weight(Floats(size_t(in), 1.0f), 1, in);
+    const int out = ones.view.out;
+    Doubles want;
+    for (const double y : {1.0, 0.0, 1e-30 / std::sqrt(1e-60 + 1e-5)})
+        want.insert(want.end(), size_t(out), in * y);
     for (Machine* m : machines()) {
         m->reset();
-        NormLinear op{m->tensor(x, 3, in), norm, 1e-5f, 1, {w}, {m->tensor(3, 1)}};
+        NormLinear op{m->tensor(x, 3, in), norm, 1e-5f, 1, {ones}, {m->tensor(3, out)}};
         m->run(op);
-        expect_close(m->name, m->read(op.y[0]), {64.0, 0.0, 64.0 * 1e-30 / std::sqrt(1e-60 + 1e-5)},
-                     m->tolerance(1e-6));
+        expect_close(m->name, m->read(op.y[0]), want, m->tolerance(1e-6));
     }
+}
+
+// Risk: values near overflow turn the norm's statistics into infinity, zero rows into NaN.
+TEST(NormLinear, LargeAndZeroRows) { expect_extreme_rows(f32_weight(Floats(64, 1.0f), 1, 64), 64); }
+
+// Risk: the same where rows become integers first.
+TEST(NormLinear, LargeAndZeroRowsOfBlocks) {
+    Random random("large rows of blocks");
+    OwnedWeight ones = random_weight(random, Quant::q8_0, 1, 16, 256);
+    for (size_t at = 0; at < ones.data.size(); at += 34) {  // {half scale, 32 codes}
+        const uint16_t scale = f32_to_f16(1.0f / 64);
+        memcpy(&ones.data[at], &scale, 2);
+        memset(&ones.data[at + 2], 64, 32);
+    }
+    expect_extreme_rows(ones, 256);
 }
 
 // Risk: changes to slots applied late or to the wrong words; history or rows of absent slots written.

@@ -41,20 +41,20 @@ TEST_P(MoeTest, MatchesFloat64) {
 TEST_P(MoeTest, RowsAloneAndAbsentRows) {
     Random random(std::string(GetParam().name) + " alone");
     const Block b(GetParam(), random);
-    const int n = 11, h_cols = b.shape.top_k * b.shape.inner;
+    const int n = 8, h_cols = b.shape.top_k * b.shape.inner;
     const Rows r(b, n, random);
-    Answer all;
+    FamilyBits h_bits, x_bits;
     for (Machine* m : machines()) {
         m->reset();
-        const Answer a = run_moe(*m, b, r, all_rows(n), nullptr);
-        if (all.h.empty()) all = a;
-        expect_same_bits(m->name + " h", a.h, all.h);
-        expect_same_bits(m->name + " x", a.x, all.x);
+        const Answer all = run_moe(*m, b, r, all_rows(n), nullptr);
+        h_bits.expect(*m, "h", all.h);
+        x_bits.expect(*m, "x", all.x);
         for (int t = 0; t < n; ++t) {
             m->reset();
             const Answer one = run_moe(*m, b, r, {t}, nullptr);
-            expect_same_bits("alone h", one.h, slice(all.h, int64_t(t) * h_cols, h_cols));
-            expect_same_bits("alone x", one.x, slice(all.x, int64_t(t) * b.shape.width, b.shape.width));
+            expect_same_bits(m->name + " alone h", one.h, slice(all.h, int64_t(t) * h_cols, h_cols));
+            expect_same_bits(m->name + " alone x", one.x,
+                             slice(all.x, int64_t(t) * b.shape.width, b.shape.width));
         }
         m->reset();
         const Answer part = run_moe(*m, b, r, {4, 5, 6, 7}, &all.h, 2, 1);

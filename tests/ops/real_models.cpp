@@ -161,6 +161,19 @@ class StatedCheckpoint final : public Checkpoint {
     uint64_t region_bytes_ = 0;
 };
 
+Tape record(const Model& model, int rows) {
+    Batch batch;
+    batch.rows = rows;
+    batch.kv = model.shape().kv;
+    batch.state = model.shape().state;
+    for (KvLayer& layer : batch.kv) layer.dtype = DType::bf16;
+    batch.output = OutputKind::select;
+    batch.outputs = rows;
+    Tape tape({}, {}, nullptr);
+    model.forward(tape, batch);
+    return tape;
+}
+
 }  // namespace
 
 const std::vector<ModelFacts>& real_models() {
@@ -194,6 +207,22 @@ const std::vector<ModelFacts>& real_models() {
 
 std::unique_ptr<Checkpoint> stated_checkpoint(const ModelFacts& facts) {
     return std::make_unique<StatedCheckpoint>(facts);
+}
+
+const std::vector<Recorded>& recorded_models() {
+    static const std::vector<Recorded> all = [] {
+        std::vector<Recorded> list;
+        for (const ModelFacts& facts : real_models()) {
+            Recorded r{&facts, stated_checkpoint(facts), nullptr, {}};
+            Result<std::unique_ptr<Model>> model = load_model(*r.checkpoint);
+            CHECK(model.ok(), "{}", model.error().message);
+            r.model = std::move(model).value();
+            for (int rows : kRecordedRows) r.tapes.push_back(record(*r.model, rows));
+            list.push_back(std::move(r));
+        }
+        return list;
+    }();
+    return all;
 }
 
 }  // namespace sparkinfer::test

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "load/checkpoint.h"
+#include "model/model.h"
 
 namespace sparkinfer::test {
 
@@ -35,5 +36,17 @@ const std::vector<ModelFacts>& real_models();
 
 // A checkpoint that states the facts; its values read as zero.
 std::unique_ptr<Checkpoint> stated_checkpoint(const ModelFacts& facts);
+
+// Rows of a step: decoding, its largest form, more than it takes.
+constexpr int kRecordedRows[] = {1, 4, 8, 16};
+
+// A model of facts alone and its tapes, one for each of kRecordedRows.
+struct Recorded {
+    const ModelFacts* facts;
+    std::unique_ptr<Checkpoint> checkpoint;
+    std::unique_ptr<Model> model;
+    std::vector<Tape> tapes;
+};
+const std::vector<Recorded>& recorded_models();
 
 }  // namespace sparkinfer::test
