@@ -76,11 +76,16 @@ class CpuBackend final : public Backend {
         return group.weights;
     }
 
+    Result<MemoryNeed> plan(std::span<const WeightGroup>, std::span<const Tape> tapes) override {
+        MemoryNeed need;
+        for (const Tape& tape : tapes) need.scratch = std::max(need.scratch, scratch_of(tape));
+        need.scratch = std::max<int64_t>(0, need.scratch - scratch_.bytes());
+        need.available = info_.memory_bytes - allocated_;
+        return need;
+    }
+
     Result<Compiled> compile(const Tape& tape) override {
-        int64_t scratch = 0;
-        for (const Instr& instr : tape.instrs())
-            scratch = std::max(
-                scratch, visit(instr, [&](const auto& op) { return scratch_bytes(op, pool_.threads()); }));
+        const int64_t scratch = scratch_of(tape);
         if (scratch > scratch_.bytes()) {
             allocated_ -= scratch_.bytes();
             scratch_ = Pages(0);
@@ -89,6 +94,12 @@ class CpuBackend final : public Backend {
         tapes_.push_back(tape);
         tapes_.back().on_record(nullptr);
         return Compiled{int32_t(tapes_.size()) - 1};
+    }
+
+    void release(const Compiled& compiled) override {
+        CHECK(compiled.id >= 0 && size_t(compiled.id) < tapes_.size(), "tape {} of {}", compiled.id,
+              tapes_.size());
+        tapes_[size_t(compiled.id)] = Tape({}, {}, nullptr);
     }
 
     Result<Ticket> execute(const Compiled& compiled, std::span<const std::byte> step) override {
@@ -115,6 +126,13 @@ class CpuBackend final : public Backend {
     }
 
   private:
+    int64_t scratch_of(const Tape& tape) const {
+        int64_t bytes = 0;
+        for (const Instr& instr : tape.instrs())
+            bytes = std::max(
+                bytes, visit(instr, [&](const auto& op) { return scratch_bytes(op, pool_.threads()); }));
+        return bytes;
+    }
     Result<Pages> reserve(int64_t bytes) {
         // The kernel would promise more than there is, and end the process when the promise is called in.
         if (bytes > info_.memory_bytes - allocated_)

@@ -36,6 +36,7 @@ struct ByteSource {
     // Tells sources apart: a view's address may come back in a later model's files.
     const uint64_t id = next_id();
     virtual ~ByteSource() = default;
+    // Fills `to` with the bytes at `view`: all of them, or an error. Threads: any, several at once.
     virtual Result<void> read(const void* view, std::span<std::byte> to) = 0;
 
   private:
@@ -44,6 +45,18 @@ struct ByteSource {
         return ++count;
     }
 };
+
+// What a model takes of a backend's memory beside what allocate() is asked for. Bytes.
+struct MemoryNeed {
+    int64_t weights = 0;     // that placing them keeps; 0: they stay in the memory map of their files
+    int64_t staging = 0;     // that placing them takes beside that, and gives back
+    int64_t scratch = 0;     // that the ops of all tapes share
+    int64_t graphs = 0;      // of captured tapes and the code of their kernels, estimated
+    int64_t available = -1;  // that can be had now, in all; -1: unknown
+};
+
+// Hears of bytes of weights that have been placed.
+using PlaceProgress = std::function<void(int64_t done, int64_t total)>;
 
 struct Compiled {
     int32_t id = -1;
@@ -75,6 +88,14 @@ class Backend {
     // Streams a group in, lays it out, repacks it; answers with the weights to use in tapes, in the same
     // order. Empty entries (no data) stay empty. A weight given twice is placed once.
     virtual Result<std::vector<Weight>> place(const WeightGroup& group, ByteSource& source) = 0;
+    // Places all groups of a model. A backend that overrides it reads one while it repacks another.
+    // `progress` (may be empty) is called on the calling thread.
+    virtual Result<std::vector<std::vector<Weight>>> place_all(std::span<const WeightGroup> groups,
+                                                               ByteSource& source,
+                                                               const PlaceProgress& progress);
+    // What placing these groups and compiling these tapes will take. The tapes are dry recordings, their
+    // weights as the files hold them; the first compile() after it takes the scratch for all of them.
+    virtual Result<MemoryNeed> plan(std::span<const WeightGroup> groups, std::span<const Tape> tapes);
     // Chooses variants and prepares launches. The tape's addresses must be of this backend's memory.
     virtual Result<Compiled> compile(const Tape& tape) = 0;
     // Copies the step image to the tape's step address, then runs the tape.
@@ -83,6 +104,8 @@ class Backend {
     virtual Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) = 0;
     // Whether the ticket has completed; with `wait`, not before it has. An error is the device's.
     virtual Result<bool> done(Ticket ticket, bool wait) = 0;
+    // Forgets a compiled tape. REQUIRES: every step that executes it is done.
+    virtual void release(const Compiled&) {}
 };
 
 }  // namespace sparkinfer
