@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 
@@ -55,7 +56,7 @@ int usable_cores() {
 
 class CpuBackend final : public Backend {
   public:
-    explicit CpuBackend(int threads) : pool_(threads) {
+    CpuBackend(int threads, bool measure) : pool_(threads), measure_(measure) {
         info_.name = "cpu";
         info_.device = device_name();
         info_.memory_bytes = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
@@ -93,6 +94,7 @@ class CpuBackend final : public Backend {
         }
         tapes_.push_back(tape);
         tapes_.back().on_record(nullptr);
+        us_.emplace_back(measure_ ? tape.instrs().size() : 0);
         return Compiled{int32_t(tapes_.size()) - 1};
     }
 
@@ -107,11 +109,27 @@ class CpuBackend final : public Backend {
               tapes_.size());
         const Tape& tape = tapes_[size_t(compiled.id)];
         if (!step.empty()) memcpy(const_cast<std::byte*>(tape.step().base), step.data(), step.size());
-        for (const Instr& instr : tape.instrs()) {
+        for (size_t pc = 0; pc < tape.instrs().size(); ++pc) {
             Context context{pool_, Carver(scratch_.data(), scratch_.bytes())};
-            visit(instr, [&](const auto& op) { run(op, context); });
+            const auto start = std::chrono::steady_clock::now();
+            visit(tape.instrs()[pc], [&](const auto& op) { run(op, context); });
+            const std::chrono::duration<float, std::micro> spent = std::chrono::steady_clock::now() - start;
+            if (measure_) us_[size_t(compiled.id)][pc].push_back(spent.count());
         }
         return Ticket{++ticket_};
+    }
+
+    std::vector<LaunchInfo> launches(const Compiled& compiled) const override {
+        std::vector<LaunchInfo> all(tapes_[size_t(compiled.id)].instrs().size());
+        for (size_t pc = 0; pc < all.size(); ++pc) {
+            all[pc] = {int32_t(pc), "reference", 0, 0};
+            if (!measure_ || us_[size_t(compiled.id)][pc].empty()) continue;
+            std::vector<float> us = us_[size_t(compiled.id)][pc];
+            std::nth_element(us.begin(), us.begin() + int64_t(us.size() / 2), us.end());
+            all[pc].us = us[us.size() / 2];
+            all[pc].count = int32_t(us.size());
+        }
+        return all;
     }
 
     Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket) override {
@@ -147,10 +165,12 @@ class CpuBackend final : public Backend {
     }
 
     Pool pool_;
+    bool measure_;
     BackendInfo info_;
     std::vector<Pages> memory_;
     Pages scratch_{0};
     std::vector<Tape> tapes_;
+    std::vector<std::vector<std::vector<float>>> us_;  // measured, by tape and instruction
     int64_t allocated_ = 0, ticket_ = 0;
 };
 
@@ -161,7 +181,7 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options) {
         return usage_error("threads is {}; expected 0 (one a core) to {}", options.threads, kMaxCpuThreads);
     const int threads = options.threads ? options.threads : std::min(usable_cores(), kMaxCpuThreads);
     try {
-        return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(threads));
+        return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(threads, options.measure));
     } catch (const std::system_error& e) {  // from std::thread
         return out_of_resources("cannot start {} threads: {}", threads, e.what());
     }

@@ -12,7 +12,8 @@
 namespace sparkinfer {
 
 struct CpuOptions {
-    int threads = 0;  // 0: one for each core the process may use; at most kMaxCpuThreads
+    int threads = 0;       // 0: one for each core the process may use; at most kMaxCpuThreads
+    bool measure = false;  // time every op
 };
 constexpr int kMaxCpuThreads = 512;
 

@@ -1,4 +1,4 @@
-// backend.h — a machine that executes tapes. Six virtual functions, none of them per op; one backend per
+// backend.h — a machine that executes tapes. Seven virtual functions, none of them per op; one backend per
 // device.
 //
 // Threads: one engine thread calls everything here. Work is asynchronous and runs in order: execute() and
@@ -65,15 +65,23 @@ struct Ticket {
     int64_t id = 0;  // tickets complete in ascending order within their queue
 };
 
+// One kernel of a compiled tape, for people to read.
+struct LaunchInfo {
+    int32_t pc = 0;       // the instruction it is part of
+    std::string variant;  // what the backend calls it: "slab", "generic"
+    double us = 0;        // median time; 0 unless the backend was made to measure
+    int32_t count = 0;    // times measured
+};
+
 struct BackendInfo {
-    std::string name;            // "cpu"
-    std::string device;          // what the machine calls itself
-    std::string bus_id;          // of a device of its own: where it is on the PCI bus, "0000:19:00.0"
+    std::string name;                 // "cpu"
+    std::string device;               // what the machine calls itself
+    std::string bus_id;               // of a device of its own: where it is on the PCI bus, "0000:19:00.0"
     std::string activations = "f32";  // fewest bits that weights are multiplied with
-    int64_t memory_bytes = 0;    // that can be allocated in all
-    DType kv_type = DType::f32;  // what KV pages are kept in by default
-    bool captures = false;       // compiling a tape is costly: rows are padded to a few classes
-    bool host_memory = false;    // it computes in the host's memory, so that memory's size and speed bind it
+    int64_t memory_bytes = 0;         // that can be allocated in all
+    DType kv_type = DType::f32;       // what KV pages are kept in by default
+    bool captures = false;            // compiling a tape is costly: rows are padded to a few classes
+    bool host_memory = false;  // it computes in the host's memory, so that memory's size and speed bind it
     // Sentences the user should know, complete once the weights are placed: what lies or runs in a slower
     // form.
     std::vector<std::string> notices;
@@ -98,6 +106,8 @@ class Backend {
     virtual Result<MemoryNeed> plan(std::span<const WeightGroup> groups, std::span<const Tape> tapes);
     // Chooses variants and prepares launches. The tape's addresses must be of this backend's memory.
     virtual Result<Compiled> compile(const Tape& tape) = 0;
+    // What a compiled tape consists of, in order; nothing when the backend does not tell.
+    virtual std::vector<LaunchInfo> launches(const Compiled&) const { return {}; }
     // Copies the step image to the tape's step address, then runs the tape.
     virtual Result<Ticket> execute(const Compiled& compiled, std::span<const std::byte> step) = 0;
     // Copies between this backend's memory and the host's, or within it, after `after` has completed.
