@@ -1,10 +1,12 @@
 #include "cuda/backend.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 
 #include "cuda/device.h"
 #include "cuda/launch.h"
+#include "cuda/lowered.h"
 #include "cuda/placement.h"
 
 namespace sparkinfer {
@@ -37,6 +39,7 @@ class CudaBackend final : public Backend {
     Result<Memory> allocate(int64_t bytes, MemoryKind kind) override;
     Result<std::vector<Weight>> place(const WeightGroup& group, ByteSource& source) override;
     Result<Compiled> compile(const Tape& tape) override;
+    std::vector<LaunchInfo> launches(const Compiled& compiled) const override;
     Result<Ticket> execute(const Compiled& compiled, std::span<const std::byte> step) override;
     Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) override;
     Result<bool> done(Ticket ticket, bool wait) override;
@@ -45,6 +48,8 @@ class CudaBackend final : public Backend {
     Result<void> measure_prefixes(const Program& p, std::vector<CudaMeasurement>& all);
 
   private:
+    void note_plain(const Tape& tape, const Program& p);
+    void renew_notices();
     Result<void> measure(Program& p);
     Result<void> capture(Program& p);
     Result<void> launch_all(const Program& p, bool programmatic);
@@ -58,6 +63,7 @@ class CudaBackend final : public Backend {
     std::byte* scratch_ = nullptr;
     int64_t scratch_bytes_ = 0;
     std::vector<Program> programs_;
+    std::map<int32_t, std::string> plain_notices_;  // by rows
     PinnedStep steps_[kStepBuffers];
     int step_next_ = 0;
     std::vector<std::pair<int64_t, cudaEvent_t>> marks_;  // tickets not yet seen done
@@ -105,20 +111,34 @@ Result<Memory> CudaBackend::allocate(int64_t bytes, MemoryKind) {
 
 Result<std::vector<Weight>> CudaBackend::place(const WeightGroup& group, ByteSource& source) {
     TRY(std::vector<Weight> placed, weights_->place(group, source));
-    if (const int32_t n = weights_->kept_raw(); n > 0)
-        info_.notices = {fmt::format(
-            "{} tensor{} of this model would lose bits of a scale in the fast kernels' layout, so {} "
-            "kept as the file has {} and multiplied by slower kernels",
-            n, n == 1 ? "" : "s", n == 1 ? "it is" : "they are", n == 1 ? "it" : "them")};
+    renew_notices();
     return placed;
 }
 
-static void lower_tape(Lowering& l, const Tape& tape) {
-    const std::vector<Instr>& instrs = tape.instrs();
-    for (size_t pc = 0; pc < instrs.size(); ++pc) {
-        l.begin(int32_t(pc), op_name(instrs[pc].code), pc + 1 < instrs.size() ? &instrs[pc + 1] : nullptr);
-        visit(instrs[pc], [&](const auto& op) { lower(l, op); });
-    }
+std::vector<LaunchInfo> CudaBackend::launches(const Compiled& compiled) const {
+    const Program& p = programs_[size_t(compiled.id)];
+    return launch_infos(p.launches, p.us);
+}
+
+// Once for one row (decoding) and once for the most rows seen (prompts): what has no fast kernel.
+void CudaBackend::note_plain(const Tape& tape, const Program& p) {
+    const bool whole = !tape.instrs().empty() && tape.instrs().back().code == OpCode::output;
+    if (!whole || p.rows == 0 || plain_notices_.contains(p.rows)) return;
+    if (p.rows > 1 && !plain_notices_.empty() && p.rows < plain_notices_.rbegin()->first) return;
+    if (p.rows > 1) std::erase_if(plain_notices_, [](const auto& known) { return known.first > 1; });
+    plain_notices_[p.rows] = plain_notice(tape, p.launches);
+    renew_notices();
+}
+
+void CudaBackend::renew_notices() {
+    info_.notices.clear();
+    if (const int32_t n = weights_->kept_raw(); n > 0)
+        info_.notices.push_back(fmt::format(
+            "{} tensor{} of this model would lose bits of a scale in the fast kernels' layout, so {} "
+            "kept as the file has {} and multiplied by slower kernels",
+            n, n == 1 ? "" : "s", n == 1 ? "it is" : "they are", n == 1 ? "it" : "them"));
+    for (const auto& [rows, notice] : plain_notices_)
+        if (!notice.empty()) info_.notices.push_back(notice);
 }
 
 Result<Compiled> CudaBackend::compile(const Tape& tape) {
@@ -138,6 +158,7 @@ Result<Compiled> CudaBackend::compile(const Tape& tape) {
     p.step = const_cast<std::byte*>(tape.step().base);
     for (const Instr& i : tape.instrs())
         if (i.code == OpCode::embed) p.rows = i.embed.y.rows();
+    note_plain(tape, p);
     for (const Launch& l : p.launches) {
         // One kernel may be launched with several sizes, so each may have all there is. And all want the same
         // split of L1: a multiprocessor changes it only when it is idle, so neighbours of another split would

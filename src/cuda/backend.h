@@ -50,6 +50,14 @@ struct CudaMeasurement {
 // What a backend made with `measure` has timed so far. REQUIRES: made by make_cuda_backend.
 Result<std::vector<CudaMeasurement>> cuda_measurements(Backend& backend);
 
+// What a tape becomes on the GPU of that name (h200, rtx5090, pro6000, spark), told from formats and shapes
+// alone: no GPU is needed and no weight is read, so tensors are taken to survive their repacking.
+struct CudaLowering {
+    std::vector<LaunchInfo> launches;
+    std::vector<std::string> notices;  // as BackendInfo's
+};
+CudaLowering cuda_lowering(const Tape& tape, const std::string& gpu);
+
 // Errors: no driver, a driver older than the compiler's, a GPU that is neither sm_90 nor sm_12x (named).
 Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options);
 
