@@ -1,28 +1,30 @@
 // bench.cpp — `sparkinfer bench`: tokens per second of prompts (pp) and of generation (tg), as llama-bench
 // has them: a warm-up run, random tokens, no sampling, end tokens ignored. At a depth, the tokens before are
 // run and not timed.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cctype>
+#include <cerrno>
 #include <ctime>
-#include <random>
+#include <filesystem>
+#include <system_error>
 
 #include "cli/bench_table.h"
+#include "cli/bench_time.h"
 #include "cli/commands.h"
+#include "cli/compare.h"
 #include "cli/machine.h"
 #include "cli/model_facts.h"
+#include "cli/nvml.h"
+#include "cli/sha256.h"
+#include "cli/version.h"
 #include "core/log.h"
-#include "ops/explain.h"
 
 namespace sparkinfer {
 
 namespace {
-
-constexpr int32_t kChunk = 512;  // most prompt rows in one step
-
-struct BenchTest {
-    int64_t prompt = 0, generate = 0, depth = 0;  // tokens
-    // In the context at the end: tg feeds one token before it can generate.
-    int64_t context() const { return depth + (prompt ? prompt + 1 : generate + 2); }
-};
 
 // llama-bench's order: every depth, of each first the prompts, then the generations.
 std::vector<BenchTest> tests_of(const BenchOptions& o) {
@@ -31,7 +33,8 @@ std::vector<BenchTest> tests_of(const BenchOptions& o) {
         for (const int64_t n : o.prompt)
             if (n > 0) tests.push_back({n, 0, depth});
         for (const int64_t n : o.generate)
-            if (n > 0) tests.push_back({0, n, depth});
+            for (const int64_t parallel : o.parallel)
+                if (n > 0) tests.push_back({0, n, depth, parallel});
     }
     return tests;
 }
@@ -45,78 +48,6 @@ Result<void> check_tests(const std::vector<BenchTest>& tests, const ModelFacts& 
                                test.prompt, test.generate, test.depth, test.context(),
                                facts.metadata.source(), facts.shape.context);
     return {};
-}
-
-Request random_request(const Engine& engine, int64_t prompt, int64_t answer, std::mt19937& random) {
-    Request request;
-    std::uniform_int_distribution<int32_t> token(0, engine.shape().vocab - 1);
-    for (int64_t i = 0; i < prompt; ++i) request.prompt.push_back(TokenId(token(random)));
-    request.max_tokens = int32_t(answer);
-    request.sampling.temperature = 0;
-    return request;
-}
-
-// Nanoseconds for the last `n` rows of a prompt. Steps before are not counted; of a step that straddles the
-// border, the share of its rows.
-Result<int64_t> time_prompt(Engine& engine, const BenchTest& test, std::mt19937& random) {
-    TRY(const RequestId id, engine.submit(random_request(engine, test.depth + test.prompt, 1, random)));
-    double seconds = 0;
-    int64_t fed = 0;
-    while (!engine.idle()) {
-        if (interrupted()) engine.cancel(id);
-        const auto start = Clock::now();
-        TRY(const std::vector<Event> events, engine.step());
-        const double spent = seconds_between(start, Clock::now());
-        const PrefillProgress progress = engine.prefill_progress(id);
-        const int64_t done = progress.total > 0 ? progress.done : test.depth + test.prompt;
-        const int64_t timed = done - std::max(fed, test.depth);
-        if (done > fed)
-            seconds += timed > 0 ? spent * double(timed) / double(done - fed) : 0;
-        else
-            seconds += spent;  // the prompt is fed, its last rows are still being computed
-        fed = done;
-    }
-    return int64_t(seconds * 1e9);
-}
-
-// Nanoseconds for `n` tokens, each one forward pass of one row, after `depth` tokens and a first one.
-Result<int64_t> time_generation(Engine& engine, const BenchTest& test, std::mt19937& random) {
-    TRY(const RequestId id, engine.submit(random_request(engine, test.depth + 1, test.generate + 1, random)));
-    std::optional<Clock::time_point> first;
-    Clock::time_point last = Clock::now();
-    while (!engine.idle()) {
-        if (interrupted()) engine.cancel(id);
-        TRY(const std::vector<Event> events, engine.step());
-        for (const Event& event : events) {
-            if (!event.token) continue;
-            last = Clock::now();
-            if (!first) first = last;
-        }
-    }
-    return first ? int64_t(seconds_between(*first, last) * 1e9) : 0;
-}
-
-Result<int64_t> time_test(Engine& engine, const BenchTest& test, std::mt19937& random) {
-    return test.prompt > 0 ? time_prompt(engine, test, random) : time_generation(engine, test, random);
-}
-
-// What one run of the test must read and write at least.
-double bytes_of(const Engine& engine, const BenchTest& test) {
-    double bytes = 0;
-    if (test.prompt == 0) {
-        const Tape tape = engine.record(1, OutputKind::select);
-        for (int64_t i = 0; i < test.generate; ++i)
-            bytes += tape_cost(tape, {1, test.depth + 1 + i, 1}).bytes();
-        return bytes;
-    }
-    const Tape tape = engine.record(kChunk, OutputKind::none);
-    for (int64_t at = 0; at < test.prompt; at += kChunk)
-        bytes += tape_cost(tape, {int32_t(std::min<int64_t>(kChunk, test.prompt - at)), test.depth + at, 0})
-                     .bytes();
-    const Tape last = engine.record(1, OutputKind::select);  // the head runs once
-    for (const Instr& instr : last.instrs())
-        if (instr.code == OpCode::output) bytes += op_cost(instr, {1, 0, 1}).bytes();
-    return bytes;
 }
 
 std::string utc_now() {
@@ -134,58 +65,158 @@ std::string model_type(const ModelFacts& facts) {
     return fmt::format("{} {} {}", facts.shape.architecture, size, facts.main_type);
 }
 
+// A results file: whole lines are appended, each with one write.
+class ResultsFile {
+  public:
+    static Result<ResultsFile> open(const std::string& path) {
+        ResultsFile file;
+        file.path_ = path;
+        file.fd_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+        if (file.fd_ < 0) return file.trouble("open");
+        return file;
+    }
+    ResultsFile(ResultsFile&& other) noexcept
+        : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+    ResultsFile& operator=(ResultsFile&&) = delete;
+    ~ResultsFile() {
+        if (fd_ >= 0) ::close(fd_);
+    }
+    Result<void> append(const std::string& line) const {
+        if (::write(fd_, line.data(), line.size()) != ssize_t(line.size()))
+            return trouble("write all of a row");
+        return {};
+    }
+
+  private:
+    ResultsFile() = default;
+    Error trouble(const char* what) const {
+        return out_of_resources("{}: cannot {}: {}", path_, what, std::generic_category().message(errno));
+    }
+    std::string path_;
+    int fd_ = -1;
+};
+
 // All tests with one number of threads.
 struct BenchRun {
     const BenchOptions& options;
     const ModelFacts& facts;
     Session& session;
+    const ResultsFile* results = nullptr;  // of --jsonl
+    ResultNotes notes = {};
     bool headed = false, first = true;  // what was written: the head, no row
 
     Result<void> run(int threads) {
         const std::vector<BenchTest> tests = tests_of(options);
         EngineOptions engine_options;
-        engine_options.chunk = kChunk;
+        engine_options.chunk = kBenchChunk;
         engine_options.context = 2;
-        for (const BenchTest& test : tests)
+        for (const BenchTest& test : tests) {
             engine_options.context = std::max(engine_options.context, int32_t(test.context()));
+            engine_options.slots = std::max(engine_options.slots, int32_t(test.parallel));
+        }
         TRY(const std::unique_ptr<Backend> backend, session.backend(options.backend, threads));
-        const double bandwidth = backend->info().host_memory ? read_bandwidth(threads) : 0;
+        const BackendInfo& info = backend->info();
+        const GpuBandwidth* gpu = find_gpu_bandwidth(info.device);
+        const double bandwidth = info.host_memory ? read_bandwidth(threads) : gpu ? gpu->bytes_per_s : 0;
+        const std::unique_ptr<Nvml> nvml = info.host_memory ? nullptr : Nvml::open();
         TRY(const std::unique_ptr<Engine> engine, session.engine(options.model, *backend, engine_options));
         if (!std::exchange(headed, true)) TRY_VOID(session.out.write(bench_head(options.format)));
         std::mt19937 random(1);
         for (const BenchTest& test : tests) {
-            BenchRow row;
-            row.model_filename = options.model;
-            row.model_type = model_type(facts);
-            row.backend = backend->info().name;
-            row.cpu_info = cpu_name();
-            row.test_time = utc_now();
-            row.model_size = facts.tensor_bytes;
-            row.model_n_params = facts.tensor_elements;
-            row.n_batch = kChunk;
+            BenchRow row = empty_row(test, info);
             row.n_threads = threads;
-            row.n_prompt = test.prompt, row.n_gen = test.generate, row.n_depth = test.depth;
-            row.bytes = bytes_of(*engine, test);
             row.bandwidth = bandwidth;
+            row.bytes = bytes_of(*engine, test);
             TRY_VOID(warm_up(*engine, test, random));
             for (int64_t i = 0; i < options.repetitions && !interrupted(); ++i) {
                 TRY(const int64_t sample, time_test(*engine, test, random));
                 row.samples_ns.push_back(std::max<int64_t>(sample, 1));
+                if (nvml) look_at_gpu(*nvml, info, row);
+                if (options.compare && !interrupted()) TRY_VOID(run_peer_too(row, info));
             }
             if (interrupted() || session.out.closed()) return {};
-            TRY_VOID(session.out.write(bench_line(row, options.format, first)));
-            first = false;
+            TRY_VOID(write(row));
         }
         return {};
     }
 
+  private:
+    BenchRow empty_row(const BenchTest& test, const BackendInfo& info) const {
+        BenchRow row;
+        row.model_filename = options.model;
+        row.model_type = model_type(facts);
+        row.backend = info.name;
+        row.device = info.host_memory ? "" : info.device;
+        row.kv = dtype_name(info.kv_type);
+        for (char& c : row.kv) c = char(std::tolower(c));
+        row.activations = info.activations;
+        row.cpu_info = cpu_name();
+        row.test_time = utc_now();
+        row.model_size = facts.tensor_bytes;
+        row.model_n_params = facts.tensor_elements;
+        row.n_batch = kBenchChunk;
+        row.n_prompt = test.prompt, row.n_gen = test.generate;
+        row.n_depth = test.depth, row.n_parallel = test.parallel;
+        return row;
+    }
+
     // A short run of the same kind: code and weights are touched once.
     static Result<void> warm_up(Engine& engine, const BenchTest& test, std::mt19937& random) {
-        const BenchTest small{std::min<int64_t>(test.prompt, kChunk), std::min<int64_t>(test.generate, 1), 0};
+        const BenchTest small{std::min<int64_t>(test.prompt, kBenchChunk),
+                              std::min<int64_t>(test.generate, 1), 0, test.parallel};
         TRY([[maybe_unused]] const int64_t ns, time_test(engine, small, random));
         return {};
     }
+
+    static void look_at_gpu(const Nvml& nvml, const BackendInfo& info, BenchRow& row) {
+        const GpuFacts now = nvml.at(info.bus_id);
+        if (now.sm_mhz >= 0) row.sm_mhz = row.sm_mhz < 0 ? now.sm_mhz : std::min(row.sm_mhz, now.sm_mhz);
+        row.temp_c = std::max(row.temp_c, now.celsius);
+    }
+
+    Result<void> run_peer_too(BenchRow& row, const BackendInfo& info) const {
+        const PeerTest test{*options.compare, options.model, row.n_prompt,     row.n_gen,
+                            row.n_depth,      row.n_threads, !info.host_memory};
+        TRY(const PeerResult result, run_peer(test));
+        if (!row.peer) {
+            row.peer = PeerSamples{result.backends, result.commit, result.type_k, "", {}};
+            for (const std::string& word : peer_command(test))
+                row.peer->command.append(row.peer->command.empty() ? "" : " ").append(shell_quoted(word));
+        }
+        row.peer->samples_ts.push_back(result.tokens_per_s);
+        return {};
+    }
+
+    Result<void> write(const BenchRow& row) {
+        TRY_VOID(session.out.write(bench_line(row, options.format, first)));
+        first = false;
+        if (results) TRY_VOID(results->append(result_line(row, notes)));
+        if (results && row.peer) TRY_VOID(results->append(peer_result_line(row, notes)));
+        return {};
+    }
 };
+
+// Who the rows of a results file are about. Reads the whole model when its SHA-256 is asked for.
+Result<ResultNotes> result_notes(const BenchOptions& o, const ModelFacts& facts, const Session& session) {
+    ResultNotes notes;
+    std::filesystem::path path(o.model);
+    if (!path.has_filename()) path = path.parent_path();  // "folder/"
+    notes.model = o.label                       ? *o.label
+                  : path.extension() == ".gguf" ? path.stem().string()
+                                                : path.filename().string();
+    notes.commit = build_commit();
+    notes.command = session.command;
+    if (!o.sha256) return notes;
+    log_info("reading {:.1f} GB for their SHA-256", double(facts.file_bytes) * 1e-9);
+    uint64_t next = uint64_t(5) << 30;
+    TRY(notes.sha256, sha256_of_files(facts.files, [&](uint64_t done) {
+            if (done >= next)
+                log_info("{:.0f} of {:.0f} GB", double(done) * 1e-9, double(facts.file_bytes) * 1e-9);
+            if (done >= next) next += uint64_t(5) << 30;
+            return !interrupted();
+        }));
+    return notes;
+}
 
 }  // namespace
 
@@ -193,12 +224,18 @@ Result<int> run_command(const BenchOptions& o, Session& session) {
     TRY(const ModelFacts facts, model_facts(o.model));
     TRY_VOID(check_tests(tests_of(o), facts));
     const Deferred deferred;
+    BenchRun bench{o, facts, session};
+    std::optional<ResultsFile> results;
+    if (o.jsonl) {
+        TRY(ResultsFile file, ResultsFile::open(*o.jsonl));
+        bench.results = &results.emplace(std::move(file));
+        TRY(bench.notes, result_notes(o, facts, session));
+    }
     std::vector<int64_t> threads = o.threads;
     if (threads.empty()) threads.push_back(usable_cores());
-    BenchRun bench{o, facts, session};
     for (const int64_t n : threads) {
-        TRY_VOID(bench.run(int(n)));
         if (interrupted()) break;
+        TRY_VOID(bench.run(int(n)));
     }
     TRY_VOID(session.out.write(bench_foot(o.format)));
     return interrupted() ? kExitInterrupted : 0;

@@ -1,5 +1,6 @@
 #include "cli/bench_table.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace sparkinfer {
@@ -8,18 +9,36 @@ namespace {
 
 constexpr double kGib = 1024.0 * 1024 * 1024, kMib = 1024.0 * 1024;
 
+// A number that -1 stands for not having, a text that "" does.
+Json known_or_null(int32_t value) { return value < 0 ? Json() : Json(value); }
+Json known_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+JsonArray array_of(const std::vector<double>& values) { return JsonArray(values.begin(), values.end()); }
+
+// The peer's fields, behind ours.
+void add_peer(JsonObject& o, const BenchRow& row) {
+    const PeerSamples& peer = *row.peer;
+    const std::vector<double> ratios = row.ratios();
+    o["peer_backends"] = peer.backends;
+    o["peer_commit"] = peer.commit;
+    o["peer_median_ts"] = median_of(peer.samples_ts);
+    o["ratio"] = median_of(ratios);
+    o["ratio_min"] = *std::min_element(ratios.begin(), ratios.end());
+    o["ratio_max"] = *std::max_element(ratios.begin(), ratios.end());
+    o["peer_samples_ts"] = array_of(peer.samples_ts);
+}
+
 // The fields of a row in order, for csv, json and jsonl alike.
 JsonObject fields(const BenchRow& row) {
     const std::vector<double> speeds = row.samples_ts();
     std::vector<double> times;
-    JsonArray samples_ns, samples_ts;
+    JsonArray samples_ns;
     const bool known = row.bandwidth > 0;
     for (const int64_t sample : row.samples_ns) {
         times.push_back(double(sample));
         samples_ns.emplace_back(sample);
     }
-    for (const double speed : speeds) samples_ts.emplace_back(speed);
-    return JsonObject{{"cpu_info", row.cpu_info},
+    JsonObject object{{"cpu_info", row.cpu_info},
+                      {"gpu_info", row.device},
                       {"backends", row.backend},
                       {"model_filename", row.model_filename},
                       {"model_type", row.model_type},
@@ -30,16 +49,26 @@ JsonObject fields(const BenchRow& row) {
                       {"n_prompt", row.n_prompt},
                       {"n_gen", row.n_gen},
                       {"n_depth", row.n_depth},
+                      {"n_parallel", row.n_parallel},
+                      {"type_kv", row.kv},
+                      {"activations", row.activations},
                       {"test_time", row.test_time},
                       {"avg_ns", int64_t(mean_of(times))},
                       {"stddev_ns", int64_t(deviation_of(times))},
                       {"avg_ts", mean_of(speeds)},
                       {"stddev_ts", deviation_of(speeds)},
+                      {"median_ts", median_of(speeds)},
+                      {"min_ts", speeds.empty() ? 0 : *std::min_element(speeds.begin(), speeds.end())},
+                      {"max_ts", speeds.empty() ? 0 : *std::max_element(speeds.begin(), speeds.end())},
+                      {"sm_mhz", known_or_null(row.sm_mhz)},
+                      {"temp_c", known_or_null(row.temp_c)},
                       {"bytes", int64_t(row.bytes)},
                       {"read_bandwidth", known ? Json(int64_t(row.bandwidth)) : Json()},
                       {"floor_percent", known ? Json(100 * row.floor_share()) : Json()},
                       {"samples_ns", std::move(samples_ns)},
-                      {"samples_ts", std::move(samples_ts)}};
+                      {"samples_ts", array_of(speeds)}};
+    if (row.peer) add_peer(object, row);
+    return object;
 }
 
 std::string csv_cell(const Json& value) {
@@ -68,17 +97,40 @@ std::string params_text(double count) {
 }
 
 constexpr const char* kMarkdownRow =
-    "| {:<30} | {:>10} | {:>10} | {:<10} | {:>7} | {:>16} | {:>20} | {:>12} | {:>9} | {:>7} |\n";
+    "| {:<30} | {:>10} | {:>10} | {:<10} | {:>7} | {:>20} | {:>20} | {:>9} | {:>19} | {:>12} | {:>9} | {:>7} "
+    "| "
+    "{:>9} |\n";
+
+std::string range_text(const std::vector<double>& values, int decimals) {
+    const auto [least, most] = std::minmax_element(values.begin(), values.end());
+    return values.empty() ? "" : fmt::format("{:.{}f} … {:.{}f}", *least, decimals, *most, decimals);
+}
+
+std::string clock_text(const BenchRow& row) {
+    if (row.device.empty()) return "";
+    if (row.sm_mhz < 0 && row.temp_c < 0) return "not seen";
+    return fmt::format("{}, {}", row.sm_mhz < 0 ? "?" : std::to_string(row.sm_mhz),
+                       row.temp_c < 0 ? "?" : std::to_string(row.temp_c));
+}
 
 std::string markdown_line(const BenchRow& row) {
     const std::vector<double> speeds = row.samples_ts();
     const bool known = row.bandwidth > 0;
-    return fmt::format(kMarkdownRow, row.model_type, size_text(double(row.model_size)),
-                       params_text(double(row.model_n_params)), row.backend, row.n_threads, row.test(),
-                       fmt::format("{:.2f} ± {:.2f}", mean_of(speeds), deviation_of(speeds)),
-                       size_text(row.bytes / double(row.tokens())),
-                       known ? fmt::format("{:.2f}", row.bandwidth * 1e-9) : "",
-                       known ? fmt::format("{:.1f}", 100 * row.floor_share()) : "");
+    const auto line = [&](const std::string& backend, const std::vector<double>& ts, bool ours) {
+        return fmt::format(kMarkdownRow, row.model_type, size_text(double(row.model_size)),
+                           params_text(double(row.model_n_params)), backend, row.n_threads, row.test(),
+                           fmt::format("{:.2f} ± {:.2f}", mean_of(ts), deviation_of(ts)),
+                           fmt::format("{:.2f}", median_of(ts)), range_text(ts, 2),
+                           ours ? size_text(row.bytes / double(row.tokens())) : "",
+                           ours && known ? fmt::format("{:.2f}", row.bandwidth * 1e-9) : "",
+                           ours && known ? fmt::format("{:.1f}", 100 * row.floor_share()) : "",
+                           ours ? clock_text(row) : "");
+    };
+    std::string text = line(row.backend, speeds, true);
+    if (!row.peer) return text;
+    const std::vector<double> ratios = row.ratios();
+    text += line("llama.cpp", row.peer->samples_ts, false);
+    return text + line(fmt::format("ratio {:.3f}", median_of(ratios)), ratios, false);
 }
 
 }  // namespace
@@ -97,6 +149,21 @@ double deviation_of(const std::vector<double>& values) {
     return std::sqrt(sum / double(values.size() - 1));
 }
 
+double median_of(std::vector<double> values) {
+    if (values.empty()) return 0;
+    std::sort(values.begin(), values.end());
+    const size_t half = values.size() / 2;
+    return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+std::vector<double> BenchRow::ratios() const {
+    const std::vector<double> ours = samples_ts();
+    std::vector<double> ratios;
+    for (size_t i = 0; i < std::min(ours.size(), peer->samples_ts.size()); ++i)
+        ratios.push_back(ours[i] / peer->samples_ts[i]);
+    return ratios;
+}
+
 std::vector<double> BenchRow::samples_ts() const {
     std::vector<double> speeds;
     speeds.reserve(samples_ns.size());
@@ -105,8 +172,9 @@ std::vector<double> BenchRow::samples_ts() const {
 }
 
 std::string BenchRow::test() const {
-    const std::string name = n_prompt > 0 ? fmt::format("pp{}", n_prompt) : fmt::format("tg{}", n_gen);
-    return n_depth > 0 ? fmt::format("{} @ d{}", name, n_depth) : name;
+    std::string name = n_prompt > 0 ? fmt::format("pp{}", n_prompt) : fmt::format("tg{}", n_gen);
+    if (n_depth > 0) name += fmt::format(" @ d{}", n_depth);
+    return n_parallel > 1 ? fmt::format("{} x{}", name, n_parallel) : name;
 }
 
 double BenchRow::floor_share() const {
@@ -117,15 +185,62 @@ double BenchRow::floor_share() const {
     return mean > 0 && bandwidth > 0 ? bytes / bandwidth / mean : 0;
 }
 
+std::string result_line(const BenchRow& row, const ResultNotes& notes) {
+    const std::vector<double> speeds = row.samples_ts();
+    return to_json(JsonObject{{"model", notes.model},
+                              {"file_sha256", known_or_null(notes.sha256)},
+                              {"backend", row.backend},
+                              {"n_depth", row.n_depth},
+                              {"n_prompt", row.n_prompt},
+                              {"n_gen", row.n_gen},
+                              {"n_parallel", row.n_parallel},
+                              {"kv", row.kv},
+                              {"activations", row.activations},
+                              {"tok_s", array_of(speeds)},
+                              {"median", median_of(speeds)},
+                              {"sm_mhz", known_or_null(row.sm_mhz)},
+                              {"temp_c", known_or_null(row.temp_c)},
+                              {"commit", notes.commit},
+                              {"command", notes.command},
+                              {"device", row.device.empty() ? row.cpu_info : row.device},
+                              {"bytes_per_token", row.bytes / double(row.tokens())},
+                              {"floor_percent", row.bandwidth > 0 ? Json(100 * row.floor_share()) : Json()},
+                              {"time", row.test_time}}) +
+           "\n";
+}
+
+std::string peer_result_line(const BenchRow& row, const ResultNotes& notes) {
+    const PeerSamples& peer = *row.peer;
+    return to_json(JsonObject{{"model", notes.model},
+                              {"file_sha256", known_or_null(notes.sha256)},
+                              {"backend", "llama.cpp " + peer.backends},
+                              {"n_depth", row.n_depth},
+                              {"n_prompt", row.n_prompt},
+                              {"n_gen", row.n_gen},
+                              {"n_parallel", 1},
+                              {"kv", known_or_null(peer.type_k)},
+                              {"activations", Json()},
+                              {"tok_s", array_of(peer.samples_ts)},
+                              {"median", median_of(peer.samples_ts)},
+                              {"sm_mhz", known_or_null(row.sm_mhz)},
+                              {"temp_c", known_or_null(row.temp_c)},
+                              {"commit", known_or_null(peer.commit)},
+                              {"command", peer.command},
+                              {"device", row.device.empty() ? row.cpu_info : row.device},
+                              {"time", row.test_time}}) +
+           "\n";
+}
+
 std::string bench_head(BenchFormat format) {
     if (format == BenchFormat::json) return "[\n";
     if (format != BenchFormat::md) return "";
-    return fmt::format(kMarkdownRow, "model", "size", "params", "backend", "threads", "test", "t/s",
-                       "bytes/token", "read GB/s", "% floor") +
+    return fmt::format(kMarkdownRow, "model", "size", "params", "backend", "threads", "test", "t/s", "median",
+                       "min … max", "bytes/token", "read GB/s", "% floor", "MHz, °C") +
            fmt::format(
-               "| {:-<30} | {:->9}: | {:->9}: | {:-<10} | {:->6}: | {:->15}: | {:->19}: | {:->11}: | {:->8}: "
-               "| {:->6}: |\n",
-               "", "", "", "", "", "", "", "", "", "");
+               "| {:-<30} | {:->9}: | {:->9}: | {:-<10} | {:->6}: | {:->19}: | {:->19}: | {:->8}: | {:->18}: "
+               "| "
+               "{:->11}: | {:->8}: | {:->6}: | {:->8}: |\n",
+               "", "", "", "", "", "", "", "", "", "", "", "", "");
 }
 
 std::string bench_line(const BenchRow& row, BenchFormat format, bool first) {

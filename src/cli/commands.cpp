@@ -1,5 +1,7 @@
 #include "cli/commands.h"
 
+#include <algorithm>
+#include <cctype>
 #include <new>
 
 #include "cli/machine.h"
@@ -9,7 +11,7 @@ namespace sparkinfer {
 
 Result<std::unique_ptr<Backend>> Session::backend(const std::string& name,
                                                   const std::optional<int64_t>& threads) const {
-    return make_backend({name, threads ? int(*threads) : usable_cores()});
+    return backends.make({name, threads ? int(*threads) : usable_cores()});
 }
 
 Result<std::unique_ptr<Engine>> Session::engine(const std::string& model, Backend& backend,
@@ -24,8 +26,19 @@ static int finish(const Error& error) {
     return int(error.kind);
 }
 
-int cli_main(int argc, char** argv, const BackendFactory& make_backend) {
-    Session session{make_backend, {}, Clock::now()};
+std::string shell_quoted(const std::string& word) {
+    const auto plain = [](char c) {
+        return std::isalnum(uint8_t(c)) || std::string_view("@%_+=:,./-").find(c) != std::string_view::npos;
+    };
+    if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
+    std::string text = "'";
+    for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return text + "'";
+}
+
+int cli_main(int argc, char** argv, const Backends& backends) {
+    Session session{backends, {}, Clock::now(), "sparkinfer"};
+    for (int i = 1; i < argc; ++i) session.command.append(1, ' ').append(shell_quoted(argv[i]));
     occupy_standard_descriptors();
     watch_interrupts();
     try {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "cli/gpu.h"
 #include "cli/options.h"
 #include "cli/streams.h"
 #include "core/result.h"
@@ -27,10 +28,17 @@ struct BackendChoice {
 // this machine (resources).
 using BackendFactory = std::function<Result<std::unique_ptr<Backend>>(const BackendChoice&)>;
 
+// What main.cpp, the one place that names backends, lends to the commands.
+struct Backends {
+    BackendFactory make;
+    std::function<CudaView()> look_at_cuda;  // may start the GPU
+};
+
 struct Session {
-    BackendFactory make_backend;
+    Backends backends;
     StandardOutput out;
     Clock::time_point started;  // when the program did
+    std::string command;        // as it was typed, quoted for a shell
 
     // Without --threads, one a usable core.
     Result<std::unique_ptr<Backend>> backend(const std::string& name,
@@ -46,8 +54,12 @@ Result<int> run_command(const TokenizeOptions& options, Session& session);
 Result<int> run_command(const ExplainOptions& options, Session& session);
 Result<int> run_command(const PerplexityOptions& options, Session& session);
 Result<int> run_command(const BenchOptions& options, Session& session);
+Result<int> run_command(const DoctorOptions& options, Session& session);
+
+// One word of a command as a shell takes it back.
+std::string shell_quoted(const std::string& word);
 
 // The program: parses argv, runs the command, prints its error, answers with the exit code.
-int cli_main(int argc, char** argv, const BackendFactory& make_backend);
+int cli_main(int argc, char** argv, const Backends& backends);
 
 }  // namespace sparkinfer

@@ -2,24 +2,13 @@
 // cost.
 #include "ops/explain.h"
 #include "cli/commands.h"
+#include "cli/gpu.h"
 #include "cli/model_facts.h"
 #include "ops/validate.h"
 
 namespace sparkinfer {
 
 namespace {
-
-struct Gpu {
-    const char* name;
-    double bandwidth;  // bytes a second
-    const char* note;
-};
-constexpr Gpu kGpus[] = {
-    {"h200", 4.50e12, "H200, 4.50 TB/s as measured by a read of all memory (nominal 4.8)"},
-    {"rtx5090", 1.792e12, "RTX 5090, 1.792 TB/s nominal: no kernel reads faster than about 0.93 of it"},
-    {"pro6000", 1.792e12, "RTX PRO 6000, 1.792 TB/s nominal: no kernel reads faster than about 0.93 of it"},
-    {"spark", 0.273e12, "DGX Spark, 0.273 TB/s nominal: no kernel reads faster than about 0.9 of it"},
-};
 
 // A dry recording: nothing is allocated, nothing is run. KV as GPUs keep it, in BF16.
 Tape dry_tape(const Model& model, int32_t rows) {
@@ -65,9 +54,9 @@ std::string table(const std::vector<ExplainRow>& rows, double bandwidth) {
 }  // namespace
 
 Result<int> run_command(const ExplainOptions& o, Session& session) {
-    const Gpu* gpu = &kGpus[0];
-    for (const Gpu& known : kGpus)
-        if (o.gpu == known.name) gpu = &known;
+    const GpuBandwidth* gpu = &gpu_bandwidths().front();
+    for (const GpuBandwidth& known : gpu_bandwidths())
+        if (o.gpu == known.key) gpu = &known;
     TRY(const std::unique_ptr<Checkpoint> checkpoint, open_checkpoint(o.model));
     TRY(const std::unique_ptr<Model> model, load_model(*checkpoint));
     const ModelShape& shape = model->shape();
@@ -82,14 +71,14 @@ Result<int> run_command(const ExplainOptions& o, Session& session) {
                                    checkpoint->path(), shape.architecture, shape.layers, tape.instrs().size(),
                                    o.rows, o.rows == 1 ? "" : "s", o.depth);
     text += fmt::format("floor: bytes over bandwidth of {}\n\n", gpu->note);
-    text += table(explain(tape, size), gpu->bandwidth);
+    text += table(explain(tape, size), gpu->bytes_per_s);
     text += fmt::format(
         "\ntotal  {:.0f} bytes (weights {:.0f}, KV {:.0f}, state {:.0f}), {:.3f} GFLOP, arena {} bytes\n",
         total.bytes(), total.weight_bytes, total.kv_bytes, total.state_bytes, total.flops * 1e-9,
         tape.arena_bytes());
     text +=
-        fmt::format("floor  {:.2f} µs a step, {:.1f} tok/s at most\n", total.bytes() / gpu->bandwidth * 1e6,
-                    double(o.rows) * gpu->bandwidth / total.bytes());
+        fmt::format("floor  {:.2f} µs a step, {:.1f} tok/s at most\n", total.bytes() / gpu->bytes_per_s * 1e6,
+                    double(o.rows) * gpu->bytes_per_s / total.bytes());
     TRY_VOID(session.out.write(text));
     return 0;
 }

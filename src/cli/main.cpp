@@ -20,6 +20,20 @@ Result<std::unique_ptr<Backend>> make_backend(const BackendChoice& choice) {
     log_info("backend cuda on {}", backend->info().device);
     return backend;
 }
+
+CudaView look_at_cuda() {
+    const CudaSurvey seen = cuda_survey();
+    CudaView view{true, seen.targets, seen.obstacle, seen.driver, {}};
+    for (const CudaGpu& gpu : seen.gpus)
+        view.gpus.push_back({.name = gpu.name,
+                             .bus_id = canonical_bus_id(gpu.bus_id),
+                             .major = gpu.major,
+                             .minor = gpu.minor,
+                             .memory = gpu.memory,
+                             .free = gpu.free,
+                             .has_code = gpu.has_code});
+    return view;
+}
 #else
 Result<std::unique_ptr<Backend>> make_backend(const BackendChoice& choice) {
     if (choice.name == "cuda")
@@ -27,9 +41,13 @@ Result<std::unique_ptr<Backend>> make_backend(const BackendChoice& choice) {
             "--backend is 'cuda', but this build has no CUDA backend; configure with -DSPARKINFER_CUDA=ON");
     return make_cpu_backend({.threads = choice.threads});
 }
+
+CudaView look_at_cuda() { return {}; }
 #endif
 
 }  // namespace
 }  // namespace sparkinfer
 
-int main(int argc, char** argv) { return sparkinfer::cli_main(argc, argv, sparkinfer::make_backend); }
+int main(int argc, char** argv) {
+    return sparkinfer::cli_main(argc, argv, {sparkinfer::make_backend, sparkinfer::look_at_cuda});
+}

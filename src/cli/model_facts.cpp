@@ -62,7 +62,10 @@ Result<ModelFacts> model_facts(const std::string& path) {
     ModelFacts facts;
     facts.metadata = checkpoint->metadata();
     facts.shape = model->shape();
-    for (const CheckpointFile& file : checkpoint->files()) facts.file_bytes += int64_t(file.bytes);
+    for (const CheckpointFile& file : checkpoint->files()) {
+        facts.files.push_back(file.path);
+        facts.file_bytes += int64_t(file.bytes);
+    }
     const std::vector<TypeCount> census = quant_census(checkpoint->tensors());
     for (const TypeCount& count : census) {
         facts.tensor_bytes += count.bytes;

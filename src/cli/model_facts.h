@@ -26,8 +26,9 @@ std::vector<TypeCount> quant_census(const std::vector<StoredTensor>& tensors);
 struct ModelFacts {
     Metadata metadata;
     ModelShape shape;
-    int64_t file_bytes = 0;    // of all files
-    int64_t tensor_bytes = 0;  // of all tensors
+    std::vector<std::string> files;  // paths of the weights' files, in their order
+    int64_t file_bytes = 0;          // of all files
+    int64_t tensor_bytes = 0;        // of all tensors
     int64_t tensor_elements = 0;
     std::string main_type;  // the type with most bytes
 };

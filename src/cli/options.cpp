@@ -7,14 +7,15 @@
 #include <functional>
 #include <limits>
 
+#include "cli/gpu.h"
+#include "cli/version.h"
 #include "ops/step.h"
 
 namespace sparkinfer {
 
 namespace {
 
-constexpr const char* kVersion = SPARKINFER_VERSION;  // from CMakeLists.txt
-constexpr int64_t kMaxTokens = INT32_MAX;             // of a context, a prompt, an answer
+constexpr int64_t kMaxTokens = INT32_MAX;  // of a context, a prompt, an answer
 constexpr int64_t kMaxThreads = 512;
 constexpr double kMaxNumber = 3.4e38;  // still a float32
 constexpr const char* kThreadsHelp = "threads that compute on the CPU (default: the physical cores at hand)";
@@ -255,7 +256,16 @@ void bind(Binder b, BenchOptions& o) {
                     }
                 return usage_error("-o is '{}', expected md, csv, json or jsonl", name);
             });
+    b.list("--parallel", "sequences that generate side by side, also -np; prompts run alone (default 1)", 1,
+           64, o.parallel);
+    b.text("--compare", "LLAMA_BENCH",
+           "run this llama-bench on the same file in turns, print the ratio of speeds", o.compare);
+    b.text("--jsonl", "FILE", "append a row a test to FILE: speeds, clock, commit, command", o.jsonl);
+    b.text("--label", "NAME", "the model's name in these rows (default: the file's)", o.label);
+    b.flag("--sha256", "put the file's SHA-256 into these rows: reads the whole file once", o.sha256);
 }
+
+void bind(Binder b, DoctorOptions& o) { b.backend(o.backend); }
 
 // The commands. Help, dispatch and suggestions all read this table.
 struct CommandRow {
@@ -294,6 +304,10 @@ constexpr CommandRow kCommands[] = {
      "  sparkinfer bench model.gguf\n"
      "  sparkinfer bench model.gguf -p 512 -n 128 -d 0,4096 -r 3 -o json\n",
      make<BenchOptions>},
+    {"doctor", "say what this machine offers, whether its GPU is used, and why or why not",
+     "  sparkinfer doctor\n"
+     "  sparkinfer doctor --backend cuda    (exit code 4 where no GPU can be used)\n",
+     make<DoctorOptions>},
 };
 
 // Levenshtein's distance.
@@ -344,6 +358,7 @@ Result<std::variant<Command, Printout>> parse_command(const CommandRow& row,
     app.footer(fmt::format("Examples:\n{}", row.examples));
     app.get_formatter()->column_width(34);
     std::visit([&](auto& options) { bind(Binder{app, wrong}, options); }, command);
+    std::replace(arguments.begin(), arguments.end(), std::string("-np"), std::string("--parallel"));
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
     try {
         app.parse(arguments);
@@ -365,6 +380,11 @@ Result<void> check_command(const Command& command) {
     const auto* perplexity = std::get_if<PerplexityOptions>(&command);
     if (perplexity && !perplexity->file && !perplexity->tokens)
         return usage_error("perplexity: nothing to rate: give -f FILE or --tokens IDS.npy");
+    const auto* bench = std::get_if<BenchOptions>(&command);
+    if (bench && !bench->jsonl && (bench->label || bench->sha256))
+        return usage_error("--label and --sha256 are for the rows of --jsonl FILE, which is not given");
+    if (bench && bench->compare && *std::max_element(bench->parallel.begin(), bench->parallel.end()) > 1)
+        return usage_error("--compare with -np above 1: llama-bench generates one sequence at a time");
     const auto* run = std::get_if<RunOptions>(&command);
     if (run && run->max_tokens == 0)
         return usage_error("-n,--predict is '0', expected -1 or a whole number from 1");
@@ -427,8 +447,7 @@ Result<std::vector<int64_t>> parse_int_list(const std::string& flag, const std::
 Result<std::variant<Command, Printout>> parse_command_line(const std::vector<std::string>& arguments) {
     if (arguments.empty()) return usage_error("no command is given; `sparkinfer --help` lists them");
     const std::string& first = arguments[0];
-    if (first == "--version")
-        return std::variant<Command, Printout>(Printout{fmt::format("sparkinfer {}\n", kVersion)});
+    if (first == "--version") return std::variant<Command, Printout>(Printout{version_text() + "\n"});
     if (first == "--help" || first == "-h" || first == "help")
         return std::variant<Command, Printout>(Printout{overview_text()});
     for (const CommandRow& row : kCommands) {

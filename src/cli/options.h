@@ -69,10 +69,19 @@ struct BenchOptions {
     int64_t repetitions = 5;
     BenchFormat format = BenchFormat::md;
     std::string backend = "auto";
+    std::vector<int64_t> parallel = {1};  // sequences that generate side by side
+    std::optional<std::string> jsonl,
+        label;                           // a file that result rows are appended to; the model's name in it
+    bool sha256 = false;                 // of the model's files, in the rows
+    std::optional<std::string> compare;  // llama-bench, run in turns
+};
+
+struct DoctorOptions {
+    std::string backend = "auto";
 };
 
 using Command = std::variant<RunOptions, InspectOptions, TokenizeOptions, ExplainOptions, PerplexityOptions,
-                             BenchOptions>;
+                             BenchOptions, DoctorOptions>;
 
 // Text to print instead of running a command: help or the version.
 struct Printout {
