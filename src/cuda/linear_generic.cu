@@ -19,6 +19,18 @@ void add_rms_norm(Lowering& l, int32_t rows, const RmsNorm& p) {
     l.add(rms_norm, dim3(rows), dim3(256), 0, p, "rms_norm");
 }
 
+void add_linears_generic(Lowering& l, std::span<const GenericLinear> parts) {
+    if (add_linear_dense(l, parts)) return;
+    for (const GenericLinear& p : parts) {
+        if (parts.size() > 1 && add_linear_dense(l, {&p, 1})) continue;
+        const unsigned tiles = p.experts ? p.rows : (p.rows + kGenericTile - 1) / kGenericTile;
+        const dim3 grid((p.w.out + kGenericWarps - 1) / kGenericWarps, tiles);
+        with_format(p.w.quant, [&](auto f) {
+            l.add(linear_generic<decltype(f)>, grid, dim3(kGenericWarps * 32), 0, p, "generic");
+        });
+    }
+}
+
 void lower(Lowering& l, const NormLinear& op) {
     if (lower_slab(l, op)) return;
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols());
@@ -26,9 +38,11 @@ void lower(Lowering& l, const NormLinear& op) {
     add_rms_norm(l, rows,
                  {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data),
                   n, width, op.eps, nullptr});
+    GenericLinear part[kMaxParts];
     for (int32_t i = 0; i < op.parts; ++i)
-        add_linear_generic(l, {n, static_cast<float*>(op.y[i].data), width, op.y[i].stride, op.w[i], nullptr,
-                               rows, 1, false});
+        part[i] = {n,    static_cast<float*>(op.y[i].data), width, op.y[i].stride, op.w[i], nullptr, rows, 1,
+                   false};
+    add_linears_generic(l, {part, size_t(op.parts)});
 }
 
 void lower(Lowering& l, const LinearAdd& op) {
@@ -59,8 +73,9 @@ void lower(Lowering& l, const LinearGlu& op) {
     add_rms_norm(l, rows,
                  {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data),
                   n, width, op.eps, nullptr});
-    add_linear_generic(l, {n, gate, width, ffn, op.gate, nullptr, rows, 1, false});
-    add_linear_generic(l, {n, up, width, ffn, op.up, nullptr, rows, 1, false});
+    const GenericLinear both[] = {{n, gate, width, ffn, op.gate, nullptr, rows, 1, false},
+                                  {n, up, width, ffn, op.up, nullptr, rows, 1, false}};
+    add_linears_generic(l, both);
     l.add(glu, dim3((ffn + 255) / 256, rows), dim3(256), 0, {gate, up, op.y, op.activation}, "glu");
 }
 

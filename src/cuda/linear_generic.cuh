@@ -8,6 +8,8 @@
 // Limits     none on shapes. sm_80+.
 // Tested     tests/ops against cpu/.
 #pragma once
+#include <span>
+
 #include "cuda/launch.h"
 #include "cuda/lib/math.cuh"
 #include "cuda/lib/pdl.cuh"
@@ -73,13 +75,13 @@ __global__ void __launch_bounds__(kGenericWarps * 32) linear_generic(const Gener
     }
 }
 
-inline void add_linear_generic(Lowering& l, const GenericLinear& p) {
-    const unsigned tiles = p.experts ? p.rows : (p.rows + kGenericTile - 1) / kGenericTile;
-    const dim3 grid((p.w.out + kGenericWarps - 1) / kGenericWarps, tiles);
-    with_format(p.w.quant, [&](auto f) {
-        l.add(linear_generic<decltype(f)>, grid, dim3(kGenericWarps * 32), 0, p, "generic");
-    });
-}
+// linear_dense.cuh, for matrices of plain floats that read the same rows of x. False: they do not suit it,
+// and nothing was added.
+bool add_linear_dense(Lowering& l, std::span<const GenericLinear> parts);
+
+// Products that read the same rows of x, by the dense form or one after the other.
+void add_linears_generic(Lowering& l, std::span<const GenericLinear> parts);
+inline void add_linear_generic(Lowering& l, const GenericLinear& p) { add_linears_generic(l, {&p, 1}); }
 
 // y[t] = x[t] / sqrt(mean(x²) + eps) · norm, a block per row.
 struct RmsNorm {

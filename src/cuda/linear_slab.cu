@@ -7,7 +7,9 @@
 namespace sparkinfer::cuda {
 
 bool is_slab(Quant q) {
-    return q == Quant::q4_k_slab || q == Quant::q5_k_slab || q == Quant::q6_k_slab || q == Quant::q8_0_slab;
+    return q == Quant::q4_k_slab || q == Quant::q5_k_slab || q == Quant::q6_k_slab || q == Quant::q8_0_slab ||
+           q == Quant::q4_0_slab || q == Quant::q4_1_slab || q == Quant::iq4_xs_slab ||
+           q == Quant::mxfp4_slab;
 }
 
 namespace {
@@ -108,7 +110,13 @@ bool launch_any(Lowering& l, const SlabLinear& p) {
         case kMask4 | kMask5:
         case kMask5 | kMask6:
         case kMask4 | kMask5 | kMask6: return launch_rows < kMask4 | kMask5 | kMask6 > (l, p);
-        default: return launch_rows < kMask4 | kMask5 | kMask6 | kMask8 > (l, p);
+        case slab_mask(SlabKind::q4_0): return launch_rows<slab_mask(SlabKind::q4_0)>(l, p);
+        case slab_mask(SlabKind::q4_1): return launch_rows<slab_mask(SlabKind::q4_1)>(l, p);
+        case slab_mask(SlabKind::iq4_xs): return launch_rows<slab_mask(SlabKind::iq4_xs)>(l, p);
+        case slab_mask(SlabKind::mxfp4): return launch_rows<slab_mask(SlabKind::mxfp4)>(l, p);
+        default:
+            if (mask & kMaskMore) return launch_rows<kMaskAll>(l, p);
+            return launch_rows < kMask4 | kMask5 | kMask6 | kMask8 > (l, p);
     }
 }
 

@@ -72,14 +72,24 @@ struct SlabShared {
 };
 
 __device__ __forceinline__ int slab_item_bytes(SlabKind k) {
-    return k == SlabKind::k4   ? SlabOf<SlabKind::k4>::item
-           : k == SlabKind::k5 ? SlabOf<SlabKind::k5>::item
-           : k == SlabKind::k6 ? SlabOf<SlabKind::k6>::item
-                               : SlabOf<SlabKind::q8>::item;
+    switch (k) {
+        case SlabKind::k4:
+        case SlabKind::q4_0: return SlabOf<SlabKind::k4>::item;
+        case SlabKind::k5: return SlabOf<SlabKind::k5>::item;
+        case SlabKind::k6: return SlabOf<SlabKind::k6>::item;
+        case SlabKind::q8: return SlabOf<SlabKind::q8>::item;
+        case SlabKind::q4_1: return SlabOf<SlabKind::q4_1>::item;
+        default: return SlabOf<SlabKind::iq4_xs>::item;  // and MXFP4's
+    }
 }
 template <int kMask>
 HD constexpr int largest_item() {
-    return (kMask & kMask8) ? 4352 : (kMask & kMask6) ? 3360 : (kMask & kMask5) ? 2816 : 2304;
+    return (kMask & kMask8)                                 ? 4352
+           : (kMask & kMask6)                               ? 3360
+           : (kMask & kMask5)                               ? 2816
+           : (kMask & slab_mask(SlabKind::q4_1))            ? 2560
+           : (kMask & (kMask4 | slab_mask(SlabKind::q4_0))) ? 2304
+                                                            : 2176;
 }
 __device__ __forceinline__ const SlabPart& part_of(const SlabLinear& p, int slab, int* first) {
     int i = 0;
@@ -180,7 +190,14 @@ __device__ __forceinline__ void item_of(SlabKind kind, const std::byte* item, co
                         lane);
     };
     using std::integral_constant;
-    if constexpr (kMask == kMask4)
+    if constexpr ((kMask & kMaskMore) && kMask != kMaskAll) {
+        constexpr SlabKind kOnly = kMask == slab_mask(SlabKind::q4_0)     ? SlabKind::q4_0
+                                   : kMask == slab_mask(SlabKind::q4_1)   ? SlabKind::q4_1
+                                   : kMask == slab_mask(SlabKind::iq4_xs) ? SlabKind::iq4_xs
+                                                                          : SlabKind::mxfp4;
+        static_assert(kMask == slab_mask(kOnly), "these formats alone, or all of them");
+        run(integral_constant<SlabKind, kOnly>{});
+    } else if constexpr (kMask == kMask4)
         run(integral_constant<SlabKind, SlabKind::k4>{});
     else if constexpr (kMask == kMask5)
         run(integral_constant<SlabKind, SlabKind::k5>{});
@@ -193,6 +210,12 @@ __device__ __forceinline__ void item_of(SlabKind kind, const std::byte* item, co
         if ((kMask & kMask5) && kind == SlabKind::k5) run(integral_constant<SlabKind, SlabKind::k5>{});
         if ((kMask & kMask6) && kind == SlabKind::k6) run(integral_constant<SlabKind, SlabKind::k6>{});
         if ((kMask & kMask8) && kind == SlabKind::q8) run(integral_constant<SlabKind, SlabKind::q8>{});
+        if constexpr (kMask == kMaskAll) {
+            if (kind == SlabKind::q4_0) run(integral_constant<SlabKind, SlabKind::q4_0>{});
+            if (kind == SlabKind::q4_1) run(integral_constant<SlabKind, SlabKind::q4_1>{});
+            if (kind == SlabKind::iq4_xs) run(integral_constant<SlabKind, SlabKind::iq4_xs>{});
+            if (kind == SlabKind::mxfp4) run(integral_constant<SlabKind, SlabKind::mxfp4>{});
+        }
     }
 }
 

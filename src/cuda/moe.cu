@@ -113,8 +113,9 @@ void lower(Lowering& l, const MoeGlu& op) {
     add_rms_norm(l, rows,
                  {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data),
                   n, width, op.eps, nullptr});
-    add_linear_generic(l, {n, gate, width, ffn, op.gate, routed.id, rows * k, k, false});
-    add_linear_generic(l, {n, up, width, ffn, op.up, routed.id, rows * k, k, false});
+    const GenericLinear both[] = {{n, gate, width, ffn, op.gate, routed.id, rows * k, k, false},
+                                  {n, up, width, ffn, op.up, routed.id, rows * k, k, false}};
+    add_linears_generic(l, both);
     l.add(expert_glu, dim3((ffn + 255) / 256, rows * k), dim3(256), 0,
           {gate, up, op.y, routed.id, op.activation}, "glu");
 }

@@ -36,7 +36,7 @@ bool launch_glu(Lowering& l, MoeGluSlab p) {
 }
 
 template <SlabKind F, SlabKind S>
-bool launch_down(Lowering& l, const MoeDownSlab& p) {
+bool launch_down_with(Lowering& l, const MoeDownSlab& p) {
     const MoeDownAdd& o = p.op;
     const int k = o.router.top_k, warps = std::min(kDownWarps, k * p.items + p.shared_items);
     const ActivationLayout<slab_mask(F), 2> at{k * o.h.shape[2]};
@@ -50,6 +50,11 @@ bool launch_down(Lowering& l, const MoeDownSlab& p) {
     else
         l.add(moe_down_slab<F, S, kDownWarps>, grid, dim3(warps * 32), uint32_t(shared), p, "slab");
     return true;
+}
+
+template <SlabKind F>
+bool launch_down(Lowering& l, const MoeDownSlab& p, bool same) {
+    return same ? launch_down_with<F, F>(l, p) : launch_down_with<F, SlabKind::q8>(l, p);
 }
 
 // With a bias the order is that of sigmoid scores plus bias; softmax with a bias has no form here.
@@ -76,6 +81,10 @@ bool lower_slab(Lowering& l, const MoeGlu& op) {
         case SlabKind::k5: return launch_glu<SlabKind::k5>(l, p);
         case SlabKind::k6: return launch_glu<SlabKind::k6>(l, p);
         case SlabKind::q8: return launch_glu<SlabKind::q8>(l, p);
+        case SlabKind::q4_0: return launch_glu<SlabKind::q4_0>(l, p);
+        case SlabKind::q4_1: return launch_glu<SlabKind::q4_1>(l, p);
+        case SlabKind::iq4_xs: return launch_glu<SlabKind::iq4_xs>(l, p);
+        case SlabKind::mxfp4: return launch_glu<SlabKind::mxfp4>(l, p);
     }
     return false;
 }
@@ -102,16 +111,14 @@ bool lower_slab(Lowering& l, const MoeDownAdd& op) {
     }
     const bool same = shared && op.shared_down.quant == op.down.quant;
     switch (slab_kind(op.down.quant)) {
-        case SlabKind::k4:
-            return same ? launch_down<SlabKind::k4, SlabKind::k4>(l, p)
-                        : launch_down<SlabKind::k4, SlabKind::q8>(l, p);
-        case SlabKind::k5:
-            return same ? launch_down<SlabKind::k5, SlabKind::k5>(l, p)
-                        : launch_down<SlabKind::k5, SlabKind::q8>(l, p);
-        case SlabKind::k6:
-            return same ? launch_down<SlabKind::k6, SlabKind::k6>(l, p)
-                        : launch_down<SlabKind::k6, SlabKind::q8>(l, p);
-        case SlabKind::q8: return launch_down<SlabKind::q8, SlabKind::q8>(l, p);
+        case SlabKind::k4: return launch_down<SlabKind::k4>(l, p, same);
+        case SlabKind::k5: return launch_down<SlabKind::k5>(l, p, same);
+        case SlabKind::k6: return launch_down<SlabKind::k6>(l, p, same);
+        case SlabKind::q8: return launch_down<SlabKind::q8>(l, p, true);
+        case SlabKind::q4_0: return launch_down<SlabKind::q4_0>(l, p, same);
+        case SlabKind::q4_1: return launch_down<SlabKind::q4_1>(l, p, same);
+        case SlabKind::iq4_xs: return launch_down<SlabKind::iq4_xs>(l, p, same);
+        case SlabKind::mxfp4: return launch_down<SlabKind::mxfp4>(l, p, same);
     }
     return false;
 }

@@ -171,7 +171,7 @@ Result<bool> Placement::place_slabs(Weight* w, Weight* up, ByteSource& source) {
     Facts facts{};
     CUDA_TRY(cudaMemcpyAsync(&facts, facts_, sizeof facts, cudaMemcpyDeviceToHost, stream_));
     CUDA_TRY(cudaStreamSynchronize(stream_));
-    Repack r{raw_, nullptr, to, 0, w->in, slab_powers(facts.range), &facts_->lossy};
+    Repack r{raw_, nullptr, to, 0, w->in, slab_powers(facts.range, w->quant), &facts_->lossy};
     for (int64_t first = 0; first < rows; first += rows_at(first)) {
         const int64_t n = rows_at(first);
         if (n != rows) TRY_VOID(take(first, n));  // a single chunk is still there

@@ -47,6 +47,28 @@ struct Source<Quant::q6_k> {
     }
 };
 
+// Formats of nibbles alone: a row's blocks from an item's first column on.
+template <class File>
+struct Source32 {
+    using Block = typename File::Block;
+    static constexpr int kBlocks = kSlabColumns / File::block;
+    static __device__ const Block* at(const std::byte* row, int item) {
+        return &block_at<Block>(row, int64_t(item) * kBlocks);
+    }
+    static __device__ int code(const Block* b, int column) {
+        const uint8_t* qs = File::block == 32 ? b[column / 32].qs : b->qs + 16 * (column / 32);
+        return qs[column % 16] >> (4 * (column / 16 % 2)) & 15;
+    }
+};
+template <>
+struct Source<Quant::q4_0> : Source32<Format<Quant::q4_0>> {};
+template <>
+struct Source<Quant::q4_1> : Source32<Format<Quant::q4_1>> {};
+template <>
+struct Source<Quant::iq4_xs> : Source32<Format<Quant::iq4_xs>> {};
+template <>
+struct Source<Quant::mxfp4> : Source32<Format<Quant::mxfp4>> {};
+
 // A fp16 value times 2^power, as fp16 bits; notes when that is not exact.
 __device__ uint32_t scaled_half(uint16_t half, int power, int32_t* lossy, bool negate = false) {
     const float wanted = ldexpf(f16_to_f32(half), power);
@@ -54,6 +76,17 @@ __device__ uint32_t scaled_half(uint16_t half, int power, int32_t* lossy, bool n
     if (f16_to_f32(stored) != (negate ? -wanted : wanted)) *lossy = 1;
     return stored;
 }
+
+template <Quant>
+struct SlabOfFile;
+template <>
+struct SlabOfFile<Quant::q4_0> : Format<Quant::q4_0_slab> {};
+template <>
+struct SlabOfFile<Quant::q4_1> : Format<Quant::q4_1_slab> {};
+template <>
+struct SlabOfFile<Quant::iq4_xs> : Format<Quant::iq4_xs_slab> {};
+template <>
+struct SlabOfFile<Quant::mxfp4> : Format<Quant::mxfp4_slab> {};
 
 struct Rows {
     const std::byte* g[2];  // raw rows g and g+8 of a slab
@@ -152,6 +185,49 @@ __global__ void repack_q8_0(const Repack r) {
     store1(to + F::scales_in_unit + 8 * g + 4 * t, d0 | d1 << 16);
 }
 
+// Thread t of a row pair: the scales of 32 columns, t, of a unit, or (t = 0) those of both.
+template <Quant kQuant>
+__global__ void repack_nibbles(const Repack r) {
+    const int64_t id = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    const int lane = id & 31, unit = id >> 5 & 3, items = r.columns / kSlabColumns;
+    const int64_t item = id >> 7, slab = item / items;
+    if (slab >= r.slabs) return;
+    using S = Source<kQuant>;
+    using F = SlabOfFile<kQuant>;
+    const int g = lane / 4, t = lane % 4, group = 2 * unit + t;
+    const Rows rows = slab_rows(r, slab, g, int64_t(items) * S::kBlocks * Format<kQuant>::bytes);
+    const auto *a = S::at(rows.g[0], int(item % items)), *b = S::at(rows.g[1], int(item % items));
+    std::byte* to = r.to + item * F::item;
+    pack_codes<kQuant>(to + F::unit * unit, unit, lane, a, b);
+    std::byte* scales = to + F::scales_at;
+    if constexpr (kQuant == Quant::q4_0 || kQuant == Quant::q4_1) {
+        if (t >= 2) return;
+        scales += (kQuant == Quant::q4_0 ? 64 * unit + 8 * g : 128 * unit + 16 * g) + 4 * t;
+        store1(scales, scaled_half(a[group].d, r.powers.d, r.lossy) |
+                           scaled_half(b[group].d, r.powers.d - 4, r.lossy) << 16);
+        if constexpr (kQuant == Quant::q4_1)
+            store1(scales + 8, scaled_half(a[group].m, r.powers.m, r.lossy) |
+                                   scaled_half(b[group].m, r.powers.m, r.lossy) << 16);
+    } else if (t == 0) {
+        uint32_t word = 0;
+        for (int half = 0; half < 2; ++half) {
+            const auto* from = half ? b : a;
+            if constexpr (kQuant == Quant::iq4_xs) {
+                const uint32_t d = scaled_half(from->d, r.powers.d, r.lossy);
+                word |=
+                    uint32_t(Format<kQuant>::sub_scale(*from, group) |
+                             Format<kQuant>::sub_scale(*from, group + 1) << 6 | (d >> (4 * unit) & 15) << 12)
+                    << (16 * half);
+            } else {
+                const int e = from[group].e, next = from[group + 1].e;
+                if (max(e, next) > F::greatest_exponent) *r.lossy = 1;
+                word |= uint32_t(e | next << 16) << (8 * half);
+            }
+        }
+        store1(scales + 32 * unit + 4 * g, word);
+    }
+}
+
 template <Quant kQuant>
 __global__ void scan(const std::byte* raw, int64_t blocks, ScaleRange* range) {
     const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -161,6 +237,7 @@ __global__ void scan(const std::byte* raw, int64_t blocks, ScaleRange* range) {
         d = __float_as_uint(fabsf(f16_to_f32(b.d)));
         if constexpr (kQuant == Quant::q4_k || kQuant == Quant::q5_k)
             m = __float_as_uint(fabsf(f16_to_f32(b.dmin)));
+        if constexpr (kQuant == Quant::q4_1) m = __float_as_uint(fabsf(f16_to_f32(b.m)));
     }
     d = __reduce_max_sync(0xffffffffu, d);
     m = __reduce_max_sync(0xffffffffu, m);
@@ -185,6 +262,10 @@ bool slab_of(Quant file, Quant* slab) {
         case Quant::q5_k: *slab = Quant::q5_k_slab; return true;
         case Quant::q6_k: *slab = Quant::q6_k_slab; return true;
         case Quant::q8_0: *slab = Quant::q8_0_slab; return true;
+        case Quant::q4_0: *slab = Quant::q4_0_slab; return true;
+        case Quant::q4_1: *slab = Quant::q4_1_slab; return true;
+        case Quant::iq4_xs: *slab = Quant::iq4_xs_slab; return true;
+        case Quant::mxfp4: *slab = Quant::mxfp4_slab; return true;
         default: return false;
     }
 }
@@ -195,11 +276,15 @@ void scan_scales(const void* raw, int64_t rows, int32_t columns, Quant file, Sca
     if (file == Quant::q5_k) scan_as<Quant::q5_k>(raw, rows, columns, range, stream);
     if (file == Quant::q6_k) scan_as<Quant::q6_k>(raw, rows, columns, range, stream);
     if (file == Quant::q8_0) scan_as<Quant::q8_0>(raw, rows, columns, range, stream);
+    if (file == Quant::q4_0) scan_as<Quant::q4_0>(raw, rows, columns, range, stream);
+    if (file == Quant::q4_1) scan_as<Quant::q4_1>(raw, rows, columns, range, stream);
+    if (file == Quant::iq4_xs) scan_as<Quant::iq4_xs>(raw, rows, columns, range, stream);
 }
 
 // The greatest scale lands in [2^14, 2^15): fp16 then has room for scales 2^24 times smaller before one loses
 // a bit.
-SlabPowers slab_powers(const ScaleRange& range) {
+SlabPowers slab_powers(const ScaleRange& range, Quant file) {
+    if (file == Quant::mxfp4) return {1, 0};  // its scales stay as they are, its values are doubled
     const auto power = [](uint32_t bits) {
         float greatest;
         static_assert(sizeof greatest == sizeof bits);
@@ -216,6 +301,10 @@ void repack(const Repack& r, Quant file, cudaStream_t stream) {
     if (file == Quant::q5_k) repack_k<Quant::q5_k, Quant::q5_k_slab><<<grid, 256, 0, stream>>>(r);
     if (file == Quant::q6_k) repack_k<Quant::q6_k, Quant::q6_k_slab><<<grid, 256, 0, stream>>>(r);
     if (file == Quant::q8_0) repack_q8_0<<<grid, 256, 0, stream>>>(r);
+    if (file == Quant::q4_0) repack_nibbles<Quant::q4_0><<<grid, 256, 0, stream>>>(r);
+    if (file == Quant::q4_1) repack_nibbles<Quant::q4_1><<<grid, 256, 0, stream>>>(r);
+    if (file == Quant::iq4_xs) repack_nibbles<Quant::iq4_xs><<<grid, 256, 0, stream>>>(r);
+    if (file == Quant::mxfp4) repack_nibbles<Quant::mxfp4><<<grid, 256, 0, stream>>>(r);
 }
 
 }  // namespace sparkinfer::cuda

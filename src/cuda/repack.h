@@ -23,7 +23,7 @@ void scan_scales(const void* raw, int64_t rows, int32_t columns, Quant file, Sca
 struct SlabPowers {
     int32_t d, m;
 };
-SlabPowers slab_powers(const ScaleRange& range);
+SlabPowers slab_powers(const ScaleRange& range, Quant file);
 
 struct Repack {
     const std::byte* first;   // raw rows of the weight, or of the gate

@@ -43,7 +43,11 @@ namespace sparkinfer {
     X(q4_k_slab, "Q4_K-slab", -1)     \
     X(q5_k_slab, "Q5_K-slab", -1)     \
     X(q6_k_slab, "Q6_K-slab", -1)     \
-    X(q8_0_slab, "Q8_0-slab", -1)
+    X(q8_0_slab, "Q8_0-slab", -1)     \
+    X(q4_0_slab, "Q4_0-slab", -1)     \
+    X(q4_1_slab, "Q4_1-slab", -1)     \
+    X(iq4_xs_slab, "IQ4_XS-slab", -1) \
+    X(mxfp4_slab, "MXFP4-slab", -1)
 
 enum class Quant : uint8_t {
 #define X(name, text, id) name,

@@ -1,5 +1,5 @@
-// slab.h — the device layout of Q4_K, Q5_K, Q6_K and Q8_0: the file's codes and scales in another order, at
-// the file's bits per weight. docs/formats.md draws it; cuda/repack.cu makes it.
+// slab.h — the device layout of Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, Q8_0, IQ4_XS and MXFP4: the file's codes and
+// scales in another order, at the file's bits per weight. docs/formats.md draws it; cuda/repack.cu makes it.
 //
 //   tensor = [expert] [slab: 16 rows] [item: 256 columns], all contiguous
 //   unit u = 64 columns of an item, lane = 4·g + t: rows g and g+8 of the slab, columns {0, 8, 1, 9} + 2t +
@@ -10,6 +10,8 @@
 // relates the minima's power to it.
 #pragma once
 #include "quant/block.h"
+#include "quant/e2m1.h"
+#include "quant/iq4.h"
 
 namespace sparkinfer {
 
@@ -160,6 +162,94 @@ struct Format<Quant::q8_0_slab> : SlabFormat<272> {
     }
 };
 
+// What the formats with nothing but nibbles in their units share: Q4_K's code words, 512 bytes a unit.
+template <int kBytes>
+struct NibbleSlab : SlabFormat<kBytes> {
+    static constexpr int unit = 512, scales_at = 4 * unit;
+    struct Found {
+        SlabItem item;
+        SlabPlace place;
+        uint32_t code;  // 0…15
+        HD uint32_t word(int at) const { return slab_load(item.bytes + scales_at + at); }
+        HD int g() const { return place.lane / 4; }
+        HD int odd() const { return item.column % 64 / 32; }  // second group of 32 of the unit
+    };
+    HD static Found find(const Weight& w, int expert, int row, int col) {
+        const SlabItem i = slab_item(w, SlabFormat<kBytes>::item, expert, row, col);
+        const SlabPlace p = slab_place(i.row, i.column);
+        return {
+            i, p,
+            slab_load(i.bytes + unit * p.unit + 16 * p.lane + 4 * p.word) >> (8 * p.byte + 4 * p.half) & 15};
+    }
+    HD static float half_of(uint32_t word, int half) {
+        return f16_to_f32(uint16_t(word >> (16 * half) & 0xffff));
+    }
+};
+
+// Scales: 64 bytes a unit, per g {half2 of D of rows g, g+8 for the first 32 columns; for the second}.
+template <>
+struct Format<Quant::q4_0_slab> : NibbleSlab<144> {
+    HD static float decode(const Weight& w, int expert, int row, int col) {
+        const Found f = find(w, expert, row, col);
+        const float d = half_of(f.word(64 * f.place.unit + 8 * f.g() + 4 * f.odd()), f.place.half);
+        return d * (f.place.half ? 16.0f : 1.0f) * float(int(f.code) - 8);
+    }
+    static void decode_row(const Weight& w, int expert, int row, float* out) {
+        slab_decode_row<Format>(w, expert, row, out);
+    }
+};
+
+// Scales: 128 bytes a unit, per g {half2 of D for the first 32 columns, for the second; of M likewise}.
+template <>
+struct Format<Quant::q4_1_slab> : NibbleSlab<160> {
+    HD static float decode(const Weight& w, int expert, int row, int col) {
+        const Found f = find(w, expert, row, col);
+        const int at = 128 * f.place.unit + 16 * f.g() + 4 * f.odd();
+        const float d = half_of(f.word(at), f.place.half) * (f.place.half ? 16.0f : 1.0f);
+        return d * float(f.code) + half_of(f.word(at + 8), f.place.half) * w.scale[1];
+    }
+    static void decode_row(const Weight& w, int expert, int row, float* out) {
+        slab_decode_row<Format>(w, expert, row, out);
+    }
+};
+
+// Scales: a word per unit and g; its low half is row g's, its high half row g+8's: bits 0–5 scale of the
+// first 32 columns, 6–11 of the second, 12–15 nibble `unit` of D.
+template <>
+struct Format<Quant::iq4_xs_slab> : NibbleSlab<136> {
+    HD static float decode(const Weight& w, int expert, int row, int col) {
+        const Found f = find(w, expert, row, col);
+        uint32_t d = 0;
+        for (int u = 0; u < 4; ++u)
+            d |= (f.word(32 * u + 4 * f.g()) >> (16 * f.place.half + 12) & 15) << (4 * u);
+        const uint32_t own = f.word(32 * f.place.unit + 4 * f.g()) >> (16 * f.place.half);
+        const int scale = int(own >> (6 * f.odd()) & 63) - 32;
+        return f16_to_f32(uint16_t(d)) * float(scale) * iq4_value(f.code);
+    }
+    static void decode_row(const Weight& w, int expert, int row, float* out) {
+        slab_decode_row<Format>(w, expert, row, out);
+    }
+};
+
+// Scales: exponent bytes, per unit and g {row g, row g+8 of the first 32 columns; of the second}. Values are
+// doubled, so that they are integers; Weight::scale[0] is 1/2.
+template <>
+struct Format<Quant::mxfp4_slab> : NibbleSlab<136> {
+    static constexpr int greatest_exponent = 251;  // 12 · 2^(251 − 127) is still finite
+    // 2^(e − 127); 2^-127 is subnormal.
+    HD static float scale_of(uint32_t e) { return float_of_bits(e ? e << 23 : 0x00400000u); }
+    HD static float decode(const Weight& w, int expert, int row, int col) {
+        const Found f = find(w, expert, row, col);
+        const uint32_t e = f.word(32 * f.place.unit + 4 * f.g()) >> (16 * f.odd() + 8 * f.place.half) & 255;
+        return scale_of(e) * e2m1_doubled(f.code);
+    }
+    static void decode_row(const Weight& w, int expert, int row, float* out) {
+        slab_decode_row<Format>(w, expert, row, out);
+    }
+};
+
+static_assert(Format<Quant::q4_0_slab>::item == 2304 && Format<Quant::q4_1_slab>::item == 2560);
+static_assert(Format<Quant::iq4_xs_slab>::item == 2176 && Format<Quant::mxfp4_slab>::item == 2176);
 static_assert(Format<Quant::q4_k_slab>::item == 2304 && Format<Quant::q5_k_slab>::item == 2816);
 static_assert(Format<Quant::q6_k_slab>::item == 3360 && Format<Quant::q8_0_slab>::item == 4352);
 

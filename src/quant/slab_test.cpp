@@ -21,15 +21,24 @@ constexpr int kIn = 512, kExperts = 2;
 struct SlabKind {
     Quant file, slab;
     int item, unit;  // bytes
-    int d_at;        // of FP16 d in a file's block; dmin follows in Q4_K and Q5_K
+    int d_at;        // of FP16 d in a file's block; dmin or m follows where there is one; -1: none
 };
 constexpr SlabKind kKinds[] = {
-    {Quant::q4_k, Quant::q4_k_slab, 2304, 512, 0},
-    {Quant::q5_k, Quant::q5_k_slab, 2816, 640, 0},
-    {Quant::q6_k, Quant::q6_k_slab, 3360, 768, 208},
-    {Quant::q8_0, Quant::q8_0_slab, 4352, 1088, 0},
+    {Quant::q4_k, Quant::q4_k_slab, 2304, 512, 0},     {Quant::q5_k, Quant::q5_k_slab, 2816, 640, 0},
+    {Quant::q6_k, Quant::q6_k_slab, 3360, 768, 208},   {Quant::q8_0, Quant::q8_0_slab, 4352, 1088, 0},
+    {Quant::q4_0, Quant::q4_0_slab, 2304, 512, 0},     {Quant::q4_1, Quant::q4_1_slab, 2560, 512, 0},
+    {Quant::iq4_xs, Quant::iq4_xs_slab, 2176, 512, 0}, {Quant::mxfp4, Quant::mxfp4_slab, 2176, 512, -1},
 };
 bool has_minima(const SlabKind& k) { return k.file == Quant::q4_k || k.file == Quant::q5_k; }
+// Bytes before the nibbles of a block of 32; 0: the format has others.
+int nibbles_at(const SlabKind& k) {
+    switch (k.file) {
+        case Quant::q4_0: return 2;
+        case Quant::q4_1: return 4;
+        case Quant::mxfp4: return 1;
+        default: return 0;
+    }
+}
 
 using Bytes = std::vector<uint8_t>;
 
@@ -45,18 +54,25 @@ Bytes random_blocks(const SlabKind& k, int out, uint32_t seed) {
     Bytes bytes(size_t(kExperts * out) * row_bytes(k.file, kIn));
     for (uint8_t& b : bytes) b = uint8_t(random());
     const size_t block = size_t(row_bytes(k.file, quant_block(k.file)));
-    for (size_t at = 0; at < bytes.size(); at += block)
-        for (int i = 0; i < (has_minima(k) ? 2 : 1); i++) {
+    for (size_t at = 0; at < bytes.size(); at += block) {
+        if (k.file == Quant::mxfp4) bytes[at] = uint8_t(random() % 252);  // 12 · 2^(251 - 127) is finite
+        for (int i = 0; i < (k.d_at < 0 ? 0 : has_minima(k) || k.file == Quant::q4_1 ? 2 : 1); i++) {
             const uint32_t exponent = 3 + random() % 11, bits = random();
             const auto half = uint16_t((bits & 0x8000) | exponent << 10 | (bits & 0x3ff));
             put_half(&bytes[at + size_t(k.d_at) + 2 * size_t(i)], random() % 16 == 0 ? 0 : half);
         }
+    }
     return bytes;
 }
 
-// The item's code of one row, as the file's block has it. `block`: of Q4_K, Q5_K and Q6_K.
+// The item's code of one row, as the file's block, or its first block of 32, has it. Not of Q8_0.
 uint32_t code_of(const SlabKind& k, const uint8_t* block, int column) {
     const int l = column % 32, group = column / 32;
+    if (nibbles_at(k) || k.file == Quant::iq4_xs) {
+        const uint8_t* qs =
+            nibbles_at(k) ? block + group * row_bytes(k.file, 32) + nibbles_at(k) : block + 8 + 16 * group;
+        return uint32_t(qs[l % 16] >> (4 * (l / 16)) & 15);
+    }
     if (k.file == Quant::q6_k) {
         const int half = column / 128, quarter = group % 4;
         const int low = block[64 * half + 32 * (quarter % 2) + l] >> (4 * (quarter / 2)) & 15;
@@ -80,7 +96,7 @@ struct Powers {
     int d, m;
 };
 
-// Codes of Q4_K, Q5_K and Q6_K: four words a lane, the higher bits beside them.
+// Codes of all but Q8_0: four words a lane, the higher bits beside them.
 void pack_codes(const SlabKind& k, const uint8_t* const* blocks, uint8_t* item) {
     for (int unit = 0; unit < 4; unit++)
         for (int lane = 0; lane < 32; lane++) {
@@ -132,6 +148,40 @@ void pack_q6_k_scales(const uint8_t* const* blocks, Powers powers, uint8_t* item
     }
 }
 
+// Q4_0 and Q4_1: FP16 a row and group of 32.
+void pack_halves(const SlabKind& k, const uint8_t* const* blocks, Powers powers, uint8_t* item) {
+    const bool minima = k.file == Quant::q4_1;
+    for (int row = 0; row < 16; row++)
+        for (int group = 0; group < 8; group++) {
+            const uint8_t* block = blocks[row] + group * row_bytes(k.file, 32);
+            uint8_t* to = item + 2048 + (minima ? 128 : 64) * (group / 2) + (minima ? 16 : 8) * (row % 8) +
+                          4 * (group % 2) + 2 * (row / 8);
+            put_half(to, uint16_t(scaled(half_at(block), powers.d - (row < 8 ? 0 : 4), false)));
+            if (minima) put_half(to + 8, uint16_t(scaled(half_at(block + 2), powers.m, false)));
+        }
+}
+
+// IQ4_XS: 16 bits a row and unit, two scales of 6 bits and a nibble of D.
+void pack_iq4_xs_scales(const uint8_t* const* blocks, Powers powers, uint8_t* item) {
+    for (int row = 0; row < 16; row++) {
+        const uint8_t* block = blocks[row];
+        const uint32_t d = scaled(half_at(block), powers.d, false), upper = half_at(block + 2);
+        const auto scale = [&](int group) {
+            return uint32_t(block[4 + group / 2] >> (4 * (group % 2)) & 15) | (upper >> (2 * group) & 3) << 4;
+        };
+        for (int unit = 0; unit < 4; unit++)
+            put_half(item + 2048 + 32 * unit + 4 * (row % 8) + 2 * (row / 8),
+                     uint16_t(scale(2 * unit) | scale(2 * unit + 1) << 6 | (d >> (4 * unit) & 15) << 12));
+    }
+}
+
+void pack_mxfp4_scales(const uint8_t* const* blocks, uint8_t* item) {
+    for (int row = 0; row < 16; row++)
+        for (int group = 0; group < 8; group++)
+            item[2048 + 32 * (group / 2) + 4 * (row % 8) + 2 * (group % 2) + row / 8] =
+                blocks[row][17 * group];
+}
+
 void pack_q8_0(const uint8_t* const* blocks, Powers powers, uint8_t* item) {
     for (int unit = 0; unit < 4; unit++)
         for (int half = 0; half < 2; half++) {
@@ -168,6 +218,9 @@ Bytes slabs_of(const SlabKind& k, const std::vector<const uint8_t*>& rows, Power
             pack_codes(k, blocks, item);
             if (has_minima(k)) pack_k_scales(k, blocks, powers, item);
             if (k.file == Quant::q6_k) pack_q6_k_scales(blocks, powers, item);
+            if (k.file == Quant::q4_0 || k.file == Quant::q4_1) pack_halves(k, blocks, powers, item);
+            if (k.file == Quant::iq4_xs) pack_iq4_xs_scales(blocks, powers, item);
+            if (k.file == Quant::mxfp4) pack_mxfp4_scales(blocks, item);
         }
     return slabs;
 }
@@ -188,7 +241,8 @@ const float kFactors[2] = {std::ldexp(1.0f, -kPowers.d), std::ldexp(1.0f, kPower
 
 void expect_same(const Weight& file, Weight slab) {
     ASSERT_EQ(weight_bytes(slab), weight_bytes(file));
-    slab.scale = kFactors;
+    const float half[2] = {0.5f, 1.0f};  // MXFP4's values are doubled
+    slab.scale = file.quant == Quant::mxfp4 ? half : kFactors;
     slab.scale_count = 1;
     std::vector<float> row(kIn);
     for (int e = 0; e < kExperts; e++)

@@ -6,7 +6,15 @@
 
 namespace sparkinfer::cuda {
 
-enum SlabMask { kMask4 = 1, kMask5 = 2, kMask6 = 4, kMask8 = 8 };
+enum SlabMask {
+    kMask4 = 1,
+    kMask5 = 2,
+    kMask6 = 4,
+    kMask8 = 8,
+    kMaskMore = 0xf0,  // Q4_0, Q4_1, IQ4_XS, MXFP4
+    kMaskSums = kMask4 | kMask5 | kMaskMore,
+    kMaskAll = 0xff
+};
 HD constexpr int slab_mask(SlabKind k) { return 1 << int(k); }
 
 // Where the vectors of a block lie: codes, then the helpers that the formats of `mask` need.
@@ -14,9 +22,9 @@ template <int kMask, int C>
 struct ActivationLayout {
     int columns;
     HD int codes() const { return activation_codes(columns, C); }
-    HD int pairs() const { return columns / 32 * C * 8; }  // {d, Σ} of Q4_K and Q5_K, or {d, start} of Q8_0
+    HD int pairs() const { return columns / 32 * C * 8; }  // {d, Σ}, or {d, start} of Q8_0
     HD int k_at() const { return codes(); }
-    HD int q8_at() const { return k_at() + ((kMask & (kMask4 | kMask5)) ? pairs() : 0); }
+    HD int q8_at() const { return k_at() + ((kMask & kMaskSums) ? pairs() : 0); }
     HD int k6_at() const { return q8_at() + ((kMask & kMask8) ? pairs() : 0); }
     HD int bytes() const { return k6_at() + ((kMask & kMask6) ? 2 * pairs() : 0); }
     template <SlabKind F>
@@ -74,7 +82,7 @@ __device__ __forceinline__ void quantise_item(const float (&x)[8], int item, int
     const float d = greatest * ((j ? 1.0f : 256.0f) / 32512.0f);
     const int first = j ? sum_low : sum_high, second = j ? other_low : other_high;
     const int pair = ((group >> 1) * C + 2 * token + j) * 16 + (group & 1) * 8;
-    if constexpr ((kMask & (kMask4 | kMask5)) != 0)
+    if constexpr ((kMask & kMaskSums) != 0)
         *reinterpret_cast<float2*>(to + at.k_at() + pair) = make_float2(d, float(first + second));
     if constexpr ((kMask & kMask8) != 0)
         *reinterpret_cast<float2*>(to + at.q8_at() + pair) =

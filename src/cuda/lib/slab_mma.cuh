@@ -16,7 +16,7 @@
 
 namespace sparkinfer::cuda {
 
-enum class SlabKind { k4, k5, k6, q8 };
+enum class SlabKind { k4, k5, k6, q8, q4_0, q4_1, iq4_xs, mxfp4 };
 template <SlabKind>
 struct SlabOf;
 template <>
@@ -27,11 +27,26 @@ template <>
 struct SlabOf<SlabKind::k6> : Format<Quant::q6_k_slab> {};
 template <>
 struct SlabOf<SlabKind::q8> : Format<Quant::q8_0_slab> {};
+template <>
+struct SlabOf<SlabKind::q4_0> : Format<Quant::q4_0_slab> {};
+template <>
+struct SlabOf<SlabKind::q4_1> : Format<Quant::q4_1_slab> {};
+template <>
+struct SlabOf<SlabKind::iq4_xs> : Format<Quant::iq4_xs_slab> {};
+template <>
+struct SlabOf<SlabKind::mxfp4> : Format<Quant::mxfp4_slab> {};
+// REQUIRES: a slab format.
 inline SlabKind slab_kind(Quant q) {
-    return q == Quant::q4_k_slab   ? SlabKind::k4
-           : q == Quant::q5_k_slab ? SlabKind::k5
-           : q == Quant::q6_k_slab ? SlabKind::k6
-                                   : SlabKind::q8;
+    switch (q) {
+        case Quant::q4_k_slab: return SlabKind::k4;
+        case Quant::q5_k_slab: return SlabKind::k5;
+        case Quant::q6_k_slab: return SlabKind::k6;
+        case Quant::q4_0_slab: return SlabKind::q4_0;
+        case Quant::q4_1_slab: return SlabKind::q4_1;
+        case Quant::iq4_xs_slab: return SlabKind::iq4_xs;
+        case Quant::mxfp4_slab: return SlabKind::mxfp4;
+        default: return SlabKind::q8;
+    }
 }
 
 constexpr int kMagic =
@@ -307,12 +322,19 @@ __device__ __forceinline__ void slab_item_16(const std::byte* a, const std::byte
     }
 }
 
+template <SlabKind F, int C>  // slab_mma_more.cuh
+__device__ __forceinline__ void slab_item_more(const std::byte* a, const std::byte* codes,
+                                               const std::byte* helpers, float m_factor, SlabSums<C>& sums,
+                                               int lane);
+
 template <SlabKind F, int C>
 __device__ __forceinline__ void slab_item(const std::byte* a, const std::byte* codes,
                                           const std::byte* helpers, float m_factor, SlabSums<C>& sums,
                                           int lane) {
     if constexpr (F == SlabKind::k6)
         slab_item_16<C>(a, codes, helpers, sums, lane);
+    else if constexpr (F > SlabKind::q8)
+        slab_item_more<F, C>(a, codes, helpers, m_factor, sums, lane);
     else
         slab_item_32<F, C>(a, codes, helpers, m_factor, sums, lane);
 }
@@ -338,3 +360,5 @@ __device__ __forceinline__ void store_sums(const SlabSums<C>& s, float* to, int 
 }
 
 }  // namespace sparkinfer::cuda
+
+#include "cuda/lib/slab_mma_more.cuh"
