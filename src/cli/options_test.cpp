@@ -144,7 +144,47 @@ TEST(Options, BackendIsOneOfThree) {
     }
     EXPECT_EQ(trouble({"run", "m", "--backend", "gpu"}), "--backend is 'gpu', expected auto, cuda or cpu");
     EXPECT_EQ(trouble({"bench", "m", "--backend", ""}), "--backend is '', expected auto, cuda or cpu");
-    EXPECT_NE(trouble({"explain", "m", "--backend", "cpu"}), "nothing");
+    EXPECT_NE(trouble({"inspect", "m", "--backend", "cpu"}), "nothing");
+    EXPECT_EQ(trouble({"explain", "m", "--backend", "auto"}), "--backend is 'auto', expected cuda or cpu");
+}
+
+// Risk: the two backends are swapped, or an executor is lost.
+TEST(Options, DiffHasTwoBackends) {
+    const auto parsed = parse_command_line({"diff", "m", "cuda", "cuda:op", "-p", "x", "--tolerance", "0"});
+    ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+    const DiffOptions o = std::get<DiffOptions>(std::get<Command>(parsed.value()));
+    EXPECT_EQ(o.backend[0], "cuda:graph");
+    EXPECT_EQ(o.backend[1], "cuda:op");
+    EXPECT_EQ(o.tolerance, 0.0);
+    EXPECT_EQ(o.prompt.text, "x");
+    EXPECT_EQ(trouble({"diff", "m", "cpu", "gpu"}), "B is 'gpu', expected cpu, cuda, cuda:op or cuda:graph");
+    EXPECT_EQ(trouble({"diff", "m", "auto", "cpu"}),
+              "A is 'auto', expected cpu, cuda, cuda:op or cuda:graph");
+    EXPECT_EQ(trouble({"diff", "m", "cpu", "cpu", "--kv", "f16"}), "--kv is 'f16', expected bf16 or f32");
+    EXPECT_NE(trouble({"diff", "m", "cpu"}).find("B is required"), std::string::npos);
+}
+
+// Risk: -np is read as -n with a value p, as one-letter flags are.
+TEST(Options, BenchTakesWhatItsRowsNeed) {
+    const auto bench = [](std::vector<std::string> arguments) {
+        arguments.insert(arguments.begin(), {"bench", "m"});
+        auto parsed = parse_command_line(arguments);
+        EXPECT_TRUE(parsed.ok()) << parsed.error().message;
+        return std::get<BenchOptions>(std::get<Command>(parsed.value()));
+    };
+    EXPECT_EQ(bench({}).parallel, std::vector<int64_t>{1});
+    EXPECT_EQ(bench({"-np", "1,4"}).parallel, (std::vector<int64_t>{1, 4}));
+    EXPECT_EQ(bench({"--parallel", "8"}).parallel, std::vector<int64_t>{8});
+    const BenchOptions rows = bench({"--jsonl", "r.jsonl", "--label", "35b", "--sha256"});
+    EXPECT_EQ(rows.jsonl, "r.jsonl");
+    EXPECT_EQ(rows.label, "35b");
+    EXPECT_TRUE(rows.sha256);
+    EXPECT_EQ(bench({"--compare", "llama-bench"}).compare, "llama-bench");
+    EXPECT_EQ(trouble({"bench", "m", "--sha256"}),
+              "--label and --sha256 are for the rows of --jsonl FILE, which is not given");
+    EXPECT_EQ(trouble({"bench", "m", "--compare", "l", "-np", "1,2"}),
+              "--compare with -np above 1: llama-bench generates one sequence at a time");
+    EXPECT_NE(trouble({"bench", "m", "-np", "65"}), "nothing");
 }
 
 TEST(Options, ReadsLogitBiases) {
@@ -165,7 +205,7 @@ TEST(Options, ReadsLists) {
 
 // Risk: --help of some command is missing, or ends as an error.
 TEST(Options, HelpIsThereOnEveryLevel) {
-    for (const char* command : {"run", "inspect", "tokenize", "explain", "perplexity", "bench"}) {
+    for (const char* command : {"run", "inspect", "tokenize", "explain", "perplexity", "bench", "doctor"}) {
         const auto parsed = parse_command_line({command, "--help"});
         ASSERT_TRUE(parsed.ok());
         const std::string& text = std::get<Printout>(parsed.value()).text;
