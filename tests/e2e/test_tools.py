@@ -196,8 +196,12 @@ def test_perplexity_of_a_text_is_llama_perplexitys_arithmetic(execute, tiny, tmp
 
 
 LLAMA_BENCH_FIELDS = {
-    "cpu_info", "backends", "model_filename", "model_type", "model_size", "model_n_params", "n_batch", "n_threads",
+    "cpu_info", "gpu_info", "backends", "model_filename", "model_type", "model_size", "model_n_params", "n_batch", "n_threads",
     "n_prompt", "n_gen", "n_depth", "test_time", "avg_ns", "stddev_ns", "avg_ts", "stddev_ts",
+}  # fmt: skip
+OUR_FIELDS = {
+    "n_parallel", "type_kv", "activations", "median_ts", "min_ts", "max_ts", "sm_mhz", "temp_c", "bytes", "read_bandwidth",
+    "floor_percent", "samples_ns", "samples_ts",
 }  # fmt: skip
 
 
@@ -207,11 +211,14 @@ def test_bench_rows(execute, tiny):
     assert [(r["n_prompt"], r["n_gen"], r["n_depth"]) for r in rows] == [
         (64, 0, 0), (128, 0, 0), (0, 8, 0), (64, 0, 100), (128, 0, 100), (0, 8, 100)]  # fmt: skip
     for r in rows:
-        assert set(r) == LLAMA_BENCH_FIELDS | {"bytes", "read_bandwidth", "floor_percent", "samples_ns", "samples_ts"}
+        assert set(r) == LLAMA_BENCH_FIELDS | OUR_FIELDS
         assert len(r["samples_ns"]) == len(r["samples_ts"]) == 2
         tokens = r["n_prompt"] + r["n_gen"]
         speeds = [tokens * 1e9 / ns for ns in r["samples_ns"]]
         assert r["avg_ts"] == pytest.approx(np.mean(speeds)) and r["stddev_ts"] == pytest.approx(np.std(speeds, ddof=1))
+        assert r["median_ts"] == pytest.approx(np.median(speeds))
+        assert [r["min_ts"], r["max_ts"]] == pytest.approx([min(speeds), max(speeds)])
+        assert r["sm_mhz"] is None and r["temp_c"] is None and r["gpu_info"] == "", "no GPU computes"
         assert r["avg_ns"] == pytest.approx(np.mean(r["samples_ns"]), abs=1)
         floor = r["bytes"] / r["read_bandwidth"] / (np.mean(r["samples_ns"]) * 1e-9)
         assert r["floor_percent"] == pytest.approx(100 * floor, rel=1e-3)

@@ -1,0 +1,80 @@
+"""Risk: doctor says something of the machine that is not so, or nothing where a GPU could be used."""
+
+import os
+import subprocess
+
+import pytest
+
+# The part of NVIDIA's management library that is used, for a machine with one GPU.
+FAKE_NVML = r"""
+#include <string.h>
+struct memory { unsigned long long total, free, used; };
+struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
+int nvmlInit_v2(void) { return 0; }
+int nvmlShutdown(void) { return 0; }
+int nvmlSystemGetDriverVersion(char *text, unsigned n) { strncpy(text, DRIVER, n); return 0; }
+int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = CUDA; return 0; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = 1; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **device) { *device = (void *)1; return i != 0; }
+int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device) { *device = (void *)1; return strcmp(id, "0000:19:00.0") != 0; }
+int nvmlDeviceGetName(void *device, char *text, unsigned n) { strncpy(text, NAME, n); return 0; }
+int nvmlDeviceGetPciInfo_v3(void *device, struct pci *p) { strcpy(p->bus_id, "00000000:19:00.0"); return 0; }
+int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) { *major = MAJOR; *minor = 0; return 0; }
+int nvmlDeviceGetMemoryInfo(void *device, struct memory *m) { m->total = 140ull << 30; m->free = 100ull << 30; return 0; }
+int nvmlDeviceGetClockInfo(void *device, int type, unsigned *mhz) { *mhz = 1980; return type != 1; }
+int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *c) { *c = 39; return NO_TEMPERATURE || sensor != 0; }
+"""
+
+
+@pytest.fixture
+def doctor(execute, tmp_path):
+    """Runs doctor beside a made-up management library; returns (exit code, {name of the line: text})."""
+
+    def run(*arguments, driver="580.159.03", cuda=13000, name="NVIDIA H200", major=9, no_temperature=0):
+        (tmp_path / "nvml.c").write_text(FAKE_NVML)
+        values = {"DRIVER": f'"{driver}"', "CUDA": cuda, "NAME": f'"{name}"', "MAJOR": major, "NO_TEMPERATURE": no_temperature}
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libnvidia-ml.so.1", tmp_path / "nvml.c",
+                        *(f"-D{key}={value}" for key, value in values.items())], check=True)  # fmt: skip
+        code, out, err = execute("doctor", *arguments, env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)})
+        return code, dict(line.split(None, 1) for line in out.decode().splitlines())
+
+    return run
+
+
+def test_the_basics_are_there_without_a_gpu(execute):
+    code, out, err = execute("doctor")
+    assert code == 0 and err == b""
+    lines = dict(line.split(None, 1) for line in out.decode().splitlines())
+    assert list(lines)[:4] == ["program", "cpu", "memory", "driver"] and "computes" in lines
+    assert lines["program"].startswith("sparkinfer ") and "(commit " in lines["program"]
+    assert lines["cpu"].endswith("cores usable") and lines["memory"].endswith("GiB available")
+
+
+def test_a_gpu_is_described(doctor):
+    """The binary under test has no CUDA, so the GPU it sees is not used, and the way to use it is said."""
+    code, lines = doctor()
+    assert code == 0
+    assert lines["driver"] == "NVIDIA 580.159.03, supports CUDA 13.0"
+    assert lines["gpu"].startswith(
+        "NVIDIA H200 at 0000:19:00.0, compute capability 9.0, 100.0 of 140.0 GiB free, 1980 MHz, 39 °C")
+    if lines["program"].endswith("without CUDA"):
+        assert lines["computes"] == "on the CPU; no GPU is used: this program was built without the CUDA backend"
+        assert "make cuda" in lines["advice"]
+
+
+def test_what_the_library_does_not_tell_is_left_out(doctor):
+    assert "°C" not in doctor(no_temperature=1)[1]["gpu"]
+
+
+@pytest.mark.parametrize(
+    "machine, why, advice",
+    [
+        ({"driver": "570.86.10", "cuda": 12080}, "the NVIDIA driver 570.86.10 supports CUDA 12.8, expected CUDA 13.0", "580"),
+        ({"name": "NVIDIA A100", "major": 8}, "NVIDIA A100 has compute capability 8.0, expected 9.0, 12.0 or 12.1", "CPU"),
+    ],
+)
+def test_why_a_gpu_is_not_used(doctor, machine, why, advice):
+    code, lines = doctor(**machine)
+    assert code == 0
+    assert why in lines["computes"] and advice in lines["advice"]
+    assert doctor("--backend", "cuda", **machine)[0] == 4
