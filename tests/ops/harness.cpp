@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <set>
 
 #include "core/half.h"
 #ifdef SPARKINFER_CUDA
@@ -319,6 +320,9 @@ std::vector<Weight> Machine::place(const WeightGroup& group) {
     return std::move(placed).value();
 }
 
+static std::set<std::string> variants;
+std::vector<std::string> variants_run() { return {variants.begin(), variants.end()}; }
+
 void Machine::run_placed(const Instr& instr, const StepImage& step) {
     Tape tape(this->step(), {}, nullptr);
     tape.instrs().push_back(instr);
@@ -326,10 +330,13 @@ void Machine::run_placed(const Instr& instr, const StepImage& step) {
     ASSERT_TRUE(compiled.ok()) << compiled.error().message;
     const auto image = step.bytes();
     ASSERT_LE(int64_t(image.size()), kStepBytes);
+    for (const LaunchInfo& launch : backend_->launches(compiled.value()))
+        variants.insert(std::string(op_name(instr.code)) + ": " + launch.variant);
     auto ticket = backend_->execute(compiled.value(), image);
     ASSERT_TRUE(ticket.ok()) << ticket.error().message;
     auto done = backend_->done(ticket.value(), true);
     ASSERT_TRUE(done.ok()) << done.error().message;
+    backend_->release(compiled.value());
     check_guards(op_name(instr.code));
 }
 

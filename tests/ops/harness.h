@@ -132,6 +132,8 @@ std::vector<Machine*> machines();
 // a hundredfold. Call before the first machines().
 void shorten_cases();
 bool cases_are_short();
+// "op: variant" of every kernel that a backend says it has run, in order.
+std::vector<std::string> variants_run();
 
 double relative_l2(const Floats& got, const Doubles& want, size_t* worst = nullptr);
 // Fails with the worst position when the relative L2 error is above `most`, or a value is not finite.

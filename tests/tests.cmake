@@ -1,0 +1,21 @@
+# What crosses folders: the vocabulary case by case, and whole models. Each list of cases is compiled once for the CPU and
+# once into gpu_test, the one binary that is carried to a machine with a GPU.
+file(GLOB op_cases CONFIGURE_DEPENDS tests/ops/*.cpp)
+add_executable(op_cases_test ${op_cases})
+target_link_libraries(op_cases_test PRIVATE si_model si_cpu gtest gtest_main)
+gtest_discover_tests(op_cases_test DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 600)
+
+file(GLOB model_cases CONFIGURE_DEPENDS tests/models/*.cpp)
+add_executable(model_cases_test ${model_cases})
+target_link_libraries(model_cases_test PRIVATE si_engine si_cpu gtest gtest_main)
+gtest_discover_tests(model_cases_test DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 600)
+
+if(SPARKINFER_CUDA)
+  file(GLOB gpu_cases CONFIGURE_DEPENDS tests/gpu/*.cpp)
+  list(FILTER gpu_cases EXCLUDE REGEX "_bench.cpp$")
+  add_executable(gpu_test ${op_cases} ${model_cases} ${gpu_cases})
+  target_compile_definitions(gpu_test PRIVATE SPARKINFER_CUDA)
+  target_link_libraries(gpu_test PRIVATE si_engine si_cpu si_cuda gtest -static-libstdc++ -static-libgcc)
+  add_executable(gpu_bench tests/gpu/decode_bench.cpp)
+  target_link_libraries(gpu_bench PRIVATE si_engine si_cuda -static-libstdc++ -static-libgcc)
+endif()
