@@ -4,6 +4,8 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "cli/gpu.h"
 #include "cli/options.h"
@@ -21,16 +23,28 @@ inline double seconds_between(Clock::time_point from, Clock::time_point to) {
 
 // What --backend and --threads say.
 struct BackendChoice {
-    std::string name;  // "auto", "cuda", "cpu"
-    int threads = 1;   // where a CPU computes
+    std::string name;       // "auto", "cuda", "cpu"
+    int threads = 1;        // where a CPU computes
+    bool op_by_op = false;  // on a GPU: no graphs
+    bool kv_f32 = false;    // on a GPU: keys and values in F32, not BF16
+    bool measure = false;   // time every op
 };
 // Makes the backend that computes. Errors: the one asked for is not in this build (usage), or not usable on
 // this machine (resources).
 using BackendFactory = std::function<Result<std::unique_ptr<Backend>>(const BackendChoice&)>;
 
+// What a backend makes of a tape, told without its device and without weights.
+struct Lowered {
+    std::vector<LaunchInfo> launches;
+    std::vector<std::string> notices;  // as BackendInfo's
+};
+// On a GPU as --gpu names it (h200, …). Errors: a backend that is not in this build (usage).
+using Lowerer = std::function<Result<Lowered>(const BackendChoice&, const std::string& gpu, const Tape&)>;
+
 // What main.cpp, the one place that names backends, lends to the commands.
 struct Backends {
     BackendFactory make;
+    Lowerer lower;
     std::function<CudaView()> look_at_cuda;  // may start the GPU
 };
 
@@ -52,6 +66,7 @@ Result<int> run_command(const RunOptions& options, Session& session);
 Result<int> run_command(const InspectOptions& options, Session& session);
 Result<int> run_command(const TokenizeOptions& options, Session& session);
 Result<int> run_command(const ExplainOptions& options, Session& session);
+Result<int> run_command(const DiffOptions& options, Session& session);
 Result<int> run_command(const PerplexityOptions& options, Session& session);
 Result<int> run_command(const BenchOptions& options, Session& session);
 Result<int> run_command(const DoctorOptions& options, Session& session);

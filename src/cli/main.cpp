@@ -14,9 +14,13 @@ Result<std::unique_ptr<Backend>> make_backend(const BackendChoice& choice) {
     const std::string obstacle = choice.name == "auto" ? cuda_unavailable(0) : "";
     if (choice.name == "cpu" || !obstacle.empty()) {
         log_info("backend cpu{}{}", obstacle.empty() ? "" : ", since no GPU can be used: ", obstacle);
-        return make_cpu_backend({.threads = choice.threads});
+        return make_cpu_backend({.threads = choice.threads, .measure = choice.measure});
     }
-    TRY(std::unique_ptr<Backend> backend, make_cuda_backend({}));
+    CudaOptions options;
+    options.executor = choice.op_by_op ? CudaExecutor::op_by_op : CudaExecutor::graph;
+    options.kv_type = choice.kv_f32 ? DType::f32 : DType::bf16;
+    options.measure = choice.measure;
+    TRY(std::unique_ptr<Backend> backend, make_cuda_backend(options));
     log_info("backend cuda on {}", backend->info().device);
     return backend;
 }
@@ -35,19 +39,41 @@ CudaView look_at_cuda() {
     return view;
 }
 #else
+Error no_cuda() {
+    return usage_error(
+        "the backend asked for is 'cuda', but this build has no CUDA backend; configure with "
+        "-DSPARKINFER_CUDA=ON");
+}
+
 Result<std::unique_ptr<Backend>> make_backend(const BackendChoice& choice) {
-    if (choice.name == "cuda")
-        return usage_error(
-            "--backend is 'cuda', but this build has no CUDA backend; configure with -DSPARKINFER_CUDA=ON");
-    return make_cpu_backend({.threads = choice.threads});
+    if (choice.name == "cuda") return no_cuda();
+    return make_cpu_backend({.threads = choice.threads, .measure = choice.measure});
 }
 
 CudaView look_at_cuda() { return {}; }
 #endif
 
+Result<Lowered> lower(const BackendChoice& choice, [[maybe_unused]] const std::string& gpu,
+                      const Tape& tape) {
+    Lowered lowered;
+    if (choice.name == "cuda") {
+#ifdef SPARKINFER_CUDA
+        CudaLowering cuda = cuda_lowering(tape, gpu);
+        return Lowered{std::move(cuda.launches), std::move(cuda.notices)};
+#else
+        return no_cuda();
+#endif
+    }
+    // One function an op.
+    for (size_t pc = 0; pc < tape.instrs().size(); ++pc)
+        lowered.launches.push_back({int32_t(pc), "reference", 0, 0});
+    return lowered;
+}
+
 }  // namespace
 }  // namespace sparkinfer
 
 int main(int argc, char** argv) {
-    return sparkinfer::cli_main(argc, argv, {sparkinfer::make_backend, sparkinfer::look_at_cuda});
+    return sparkinfer::cli_main(argc, argv,
+                                {sparkinfer::make_backend, sparkinfer::lower, sparkinfer::look_at_cuda});
 }

@@ -2,12 +2,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <functional>
-#include <limits>
 
 #include "cli/gpu.h"
+#include "cli/option_values.h"
 #include "cli/version.h"
 #include "ops/step.h"
 
@@ -19,40 +17,6 @@ constexpr int64_t kMaxTokens = INT32_MAX;  // of a context, a prompt, an answer
 constexpr int64_t kMaxThreads = 512;
 constexpr double kMaxNumber = 3.4e38;  // still a float32
 constexpr const char* kThreadsHelp = "threads that compute on the CPU (default: the physical cores at hand)";
-
-// "-t is '0', expected a whole number from 1 to 512"
-Result<int64_t> parse_int(const std::string& flag, const std::string& text, int64_t min, int64_t max) {
-    int64_t value = 0;
-    const auto [end, trouble] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (trouble != std::errc() || end != text.data() + text.size() || value < min || value > max)
-        return usage_error("{} is '{}', expected a whole number from {} to {}", flag, text, min, max);
-    return value;
-}
-
-// A number in [min, max], or (min, max] when `open`, also as the float32 it becomes.
-struct NumberRange {
-    double min, max;
-    bool open = false;
-};
-Result<double> parse_number(const std::string& flag, const std::string& text, NumberRange range) {
-    double value = 0;
-    const auto [end, trouble] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const bool number = trouble == std::errc() && end == text.data() + text.size() && std::isfinite(value);
-    if (!number || value < range.min || value > range.max ||
-        (range.open && float(value) <= float(range.min))) {
-        const std::string least = fmt::format("{} {}", range.open ? "above" : "of at least", range.min);
-        return usage_error("{} is '{}', expected a number {} and at most {}", flag, text, least, range.max);
-    }
-    return value;
-}
-
-Result<uint64_t> parse_seed(const std::string& text) {
-    uint64_t value = 0;
-    const auto [end, trouble] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (trouble != std::errc() || end != text.data() + text.size())
-        return usage_error("--seed is '{}', expected a whole number from 0 to {}", text, UINT64_MAX);
-    return value;
-}
 
 // What a command's flags are bound to: CLI11's command, and the first thing that is wrong with a value.
 struct Binder {
@@ -215,6 +179,53 @@ void bind(Binder b, ExplainOptions& o) {
             });
     b.integer("--rows", "rows of the step: tokens of one sequence (default 1)", 1, 65536, o.rows);
     b.integer("--depth", "tokens of the sequence before them (default 0)", 0, kMaxTokens, o.depth);
+    b.value("--backend", "NAME",
+            "also show the kernels that cuda (for --gpu, which need not be here) or cpu makes of each op",
+            [&o](const std::string& name) -> Result<void> {
+                if (name != "cuda" && name != "cpu")
+                    return usage_error("--backend is '{}', expected cuda or cpu", name);
+                o.backend = name;
+                return {};
+            });
+    b.flag("--measured", "run the step (on --backend, else as auto) and show µs and % of floor of each op",
+           o.measured);
+    b.threads(o.threads);
+}
+
+void bind(Binder b, DiffOptions& o) {
+    b.model(o.model);
+    for (const bool second : {false, true})
+        b.app
+            .add_option_function<std::string>(
+                second ? "B" : "A",
+                [&o, &wrong = b.wrong, second](const std::string& name) {
+                    if (name != "cpu" && name != "cuda" && name != "cuda:op" && name != "cuda:graph" &&
+                        !wrong)
+                        wrong = usage_error("{} is '{}', expected cpu, cuda, cuda:op or cuda:graph",
+                                            second ? "B" : "A", name);
+                    o.backend[second] = name == "cuda" ? "cuda:graph" : name;
+                },
+                second ? "the backend compared with it"
+                       : "the backend that is believed: cpu, cuda:op, cuda:graph (cuda is the same)")
+            ->required()
+            ->type_name("");
+    CLI::Option* text =
+        b.text("-p,--prompt", "TEXT", "the prompt, as it is (default: read from stdin)", o.prompt.text);
+    b.text("-f,--file", "FILE", "read the prompt from a file", o.prompt.file)->excludes(text);
+    b.integer("-n,--predict", "steps of one token behind the prompt (default 4)", 0, kMaxTokens, o.decode);
+    b.integer("--chunk", "prompt tokens of a step (default 64)", 1, 4096, o.chunk);
+    b.number("--tolerance",
+             "most relative L2 error of a row of an op's output (default 0.001; 0 for two executors of one "
+             "backend)",
+             {0, kMaxNumber}, o.tolerance);
+    b.value("--kv", "TYPE", "keys and values of cuda: bf16, f32 (default: f32 beside cpu, else bf16)",
+            [&o](const std::string& name) -> Result<void> {
+                if (name != "bf16" && name != "f32")
+                    return usage_error("--kv is '{}', expected bf16 or f32", name);
+                o.kv = name;
+                return {};
+            });
+    b.threads(o.threads);
 }
 
 void bind(Binder b, PerplexityOptions& o) {
@@ -294,8 +305,13 @@ constexpr CommandRow kCommands[] = {
      make<TokenizeOptions>},
     {"explain", "show the model's forward pass as a table: ops, shapes, bytes, floor",
      "  sparkinfer explain model.gguf\n"
-     "  sparkinfer explain model.gguf --gpu rtx5090 --depth 8192\n",
+     "  sparkinfer explain model.gguf --gpu rtx5090 --depth 8192\n"
+     "  sparkinfer explain model.gguf --backend cuda --measured\n",
      make<ExplainOptions>},
+    {"diff", "run a prompt on two backends, op by op, up to the first output that differs",
+     "  sparkinfer diff model.gguf cpu cuda:op -p 'Once upon a time'\n"
+     "  sparkinfer diff model.gguf cuda:op cuda:graph -f question.txt -n 16\n",
+     make<DiffOptions>},
     {"perplexity", "rate a text or token ids, write logits",
      "  sparkinfer perplexity model.gguf -f wiki.txt\n"
      "  sparkinfer perplexity model.gguf --tokens ids.npy --logits-out logits.npy\n",
@@ -410,38 +426,10 @@ std::string overview_text() {
         text += examples.substr(0, examples.find('\n') + 1);
     }
     text +=
-        "\nExit codes: 0 done, 2 usage, 3 bad file or input, 4 out of resources, 5 internal, 130 "
+        "\nExit codes: 0 done, 1 diff found a difference, 2 usage, 3 bad file or input, 4 out of resources, "
+        "5 internal, 130 "
         "interrupted\n";
     return text;
-}
-
-Result<std::pair<int32_t, float>> parse_logit_bias(const std::string& text) {
-    const Error wrong =
-        usage_error("--logit-bias is '{}', expected a token id, a sign and a number, as in 42+1.5", text);
-    const size_t at = text.find_first_of("+-=");
-    if (at == std::string::npos) return wrong;
-    int32_t id = 0;
-    const auto [id_end, id_trouble] = std::from_chars(text.data(), text.data() + at, id);
-    if (id_trouble != std::errc() || id_end != text.data() + at) return wrong;
-    float value = 0;
-    const char* begin = text.data() + at + (text[at] == '-' ? 0 : 1);
-    const char* end = text.data() + text.size();
-    const auto [value_end, trouble] = std::from_chars(begin, end, value);
-    const bool two_signs = text[at] == '+' && begin < end && *begin == '-';
-    if (trouble != std::errc() || value_end != end || !std::isfinite(value) || two_signs) return wrong;
-    return std::pair{id, value};
-}
-
-Result<std::vector<int64_t>> parse_int_list(const std::string& flag, const std::string& text, int64_t min,
-                                            int64_t max) {
-    std::vector<int64_t> values;
-    for (size_t start = 0; start <= text.size();) {
-        const size_t comma = std::min(text.find(',', start), text.size());
-        TRY(const int64_t value, parse_int(flag, text.substr(start, comma - start), min, max));
-        values.push_back(value);
-        start = comma + 1;
-    }
-    return values;
 }
 
 Result<std::variant<Command, Printout>> parse_command_line(const std::vector<std::string>& arguments) {

@@ -51,8 +51,22 @@ struct TokenizeOptions {
 };
 
 struct ExplainOptions {
-    std::string model, gpu = "h200";
+    std::string model;
+    std::optional<std::string> gpu;  // whose bandwidth makes the floor; none: the one measured, or the H200
+    std::optional<std::string> backend;  // whose kernels are shown
+    std::optional<int64_t> threads;
     int64_t rows = 1, depth = 0;
+    bool measured = false;
+};
+
+struct DiffOptions {
+    std::string model;
+    std::string backend[2];  // "cpu", "cuda:op", "cuda:graph"
+    TextSource prompt;
+    int64_t decode = 4, chunk = 64;
+    std::optional<double> tolerance;
+    std::optional<std::string> kv;  // "bf16", "f32"
+    std::optional<int64_t> threads;
 };
 
 struct PerplexityOptions {
@@ -80,8 +94,8 @@ struct DoctorOptions {
     std::string backend = "auto";
 };
 
-using Command = std::variant<RunOptions, InspectOptions, TokenizeOptions, ExplainOptions, PerplexityOptions,
-                             BenchOptions, DoctorOptions>;
+using Command = std::variant<RunOptions, InspectOptions, TokenizeOptions, ExplainOptions, DiffOptions,
+                             PerplexityOptions, BenchOptions, DoctorOptions>;
 
 // Text to print instead of running a command: help or the version.
 struct Printout {
