@@ -70,7 +70,7 @@ def test_parallel_sequences_share_weights_and_not_their_keys(execute, tiny):
     one, three = json.loads(out)
     assert (one["n_parallel"], three["n_parallel"]) == (1, 3)
     assert three["samples_ts"] == pytest.approx([3 * 8 * 1e9 / ns for ns in three["samples_ns"]])
-    weights = json.loads(execute(*base[:-6], "-d", "0", "-r", "1", "-t", "1", "-o", "json")[1])[0]["bytes"]
+    weights = json.loads(execute(*base[:6], "-d", "0", "-r", "1", "-t", "1", "-o", "json")[1])[0]["bytes"]
     keys = one["bytes"] - weights    # of 700 tokens, 8 times
     # Two more sequences bring their keys and values, two embedding rows a step, and nothing else.
     assert three["bytes"] - one["bytes"] == pytest.approx(2 * keys, rel=0.05)
