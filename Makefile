@@ -1,6 +1,9 @@
 # The front door. `make help` lists what there is; every target may be repeated and does only what is missing.
 MODEL ?= models/SmolLM2-135M-Instruct.Q4_1.gguf
 PROMPT ?= In three short sentences: what is a language model, and what can you help me with?
+# What computes in `make run`: auto looks for a GPU; cuda and cpu are taken at their word.
+BACKEND ?= auto
+RUN_BACKEND = $(if $(filter-out auto,$(BACKEND)),--backend $(BACKEND))
 DEFAULT_MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 BINARY := build/release/sparkinfer
 PYTHON := .venv/bin/python
@@ -10,12 +13,12 @@ export PROMPT_TEXT := $(value PROMPT)
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build cuda run test check lint fmt goldens explain bench clean model
+.PHONY: help setup build cuda run run-cpu run-cuda test check lint fmt goldens explain bench clean model
 .NOTPARALLEL:
 
 help:  ## this list
 	@echo "sparkinfer: make <target>"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup:  ## install what is missing: Debian packages, the Python environment .venv; check cargo
 	@tools/setup.sh run
@@ -34,8 +37,14 @@ cuda: setup  ## the same with the CUDA backend, build/cuda/sparkinfer; obtains a
 model: setup
 	@[ "$(MODEL)" != "$(DEFAULT_MODEL)" ] || $(PYTHON) tools/fetch_model.py
 
-run: build model  ## answer a prompt: make run PROMPT="…" MODEL=path
-	@$(BINARY) run "$(MODEL)" -p "$$PROMPT_TEXT"
+run: setup  ## answer a prompt, on the GPU where one can be used: make run PROMPT="…" MODEL=path BACKEND=cpu
+	@kind=$$(python3 tools/find_gpu.py "$(BACKEND)") && $(MAKE) --no-print-directory run-$$kind
+
+run-cpu: build model
+	@build/release/sparkinfer run "$(MODEL)" -p "$$PROMPT_TEXT" $(RUN_BACKEND)
+
+run-cuda: cuda model
+	@build/cuda/sparkinfer run "$(MODEL)" -p "$$PROMPT_TEXT" $(RUN_BACKEND)
 
 test:  ## set up, build, and run every test (25 minutes from cold on 2 cores, at most)
 	@tools/setup.sh test
