@@ -13,12 +13,12 @@ export PROMPT_TEXT := $(value PROMPT)
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build cuda run run-cpu run-cuda test check lint fmt goldens explain bench clean model
+.PHONY: help setup build cuda run run-cpu run-cuda configure-cuda test test-gpu check lint fmt goldens explain bench clean model
 .NOTPARALLEL:
 
 help:  ## this list
 	@echo "sparkinfer: make <target>"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup:  ## install what is missing: Debian packages, the Python environment .venv; check cargo
 	@tools/setup.sh run
@@ -30,8 +30,10 @@ build/%/build.ninja: CMakePresets.json
 build: setup build/release/build.ninja  ## the release binary, build/release/sparkinfer
 	@cmake --build --preset release --target sparkinfer >&2
 
-cuda: setup  ## the same with the CUDA backend, build/cuda/sparkinfer; obtains a CUDA compiler where there is none
+configure-cuda: setup
 	@nvcc=$$(tools/setup_cuda.sh) && cmake --preset cuda -DCMAKE_CUDA_COMPILER="$$nvcc" >&2
+
+cuda: configure-cuda  ## the same with the CUDA backend, build/cuda/sparkinfer; obtains a CUDA compiler where there is none
 	@cmake --build --preset cuda --target sparkinfer >&2
 
 model: setup
@@ -49,6 +51,13 @@ run-cuda: cuda model
 test:  ## set up, build, and run every test (25 minutes from cold on 2 cores, at most)
 	@tools/setup.sh test
 	@python3 tools/ci.py test
+
+test-gpu: model  ## every test of the GPU: builds build/cuda/gpu_test and runs it, or says that no GPU is here and fails
+	@tools/setup.sh test
+	@$(MAKE) --no-print-directory configure-cuda
+	@cmake --build --preset cuda --target gpu_test >&2
+	@python3 tools/find_gpu.py needed
+	@$(PYTHON) tools/test_gpu.py
 
 check:  ## all that .ci/run wants: format, include rule, tests, sanitizers, clang-tidy on recent changes
 	@tools/setup.sh check

@@ -2,6 +2,7 @@
 """Whether `make run` computes on the GPU: prints `cuda` or `cpu`, and on stderr one line that says why.
 
 Usage: tools/find_gpu.py auto|cuda|cpu
+       tools/find_gpu.py needed     for `make test-gpu`: exit 1, with what to do instead, where no GPU can be used
 
 Looks through the driver's own library, as the program will: a driver for CUDA 13.0 (the 580 series) or newer, and a first GPU
 that the program has code for. `cuda` and `cpu` are taken as they are. Starts nothing on the GPU. Standard library only.
@@ -55,7 +56,20 @@ def obstacle(library="libcuda.so.1"):
     return "", text
 
 
+def needed():
+    """Exit code 0 where a GPU can be used; else 1, and how the tests get to one."""
+    why, name = obstacle()
+    if not why:
+        print(f"test-gpu: on {name}", file=sys.stderr)
+        return 0
+    print(f"test-gpu: nothing was run, since no GPU can be used here: {why}. build/cuda/gpu_test is built; on a machine with a GPU, "
+          "in a copy of this tree: tools/test_gpu.py --binary build/cuda/gpu_test", file=sys.stderr)
+    return 1
+
+
 def main():
+    if sys.argv[1:] == ["needed"]:
+        return needed()
     if len(sys.argv) != 2 or sys.argv[1] not in ("auto", "cuda", "cpu"):
         print(f"BACKEND is '{' '.join(sys.argv[1:])}', expected auto, cuda or cpu", file=sys.stderr)
         return 2

@@ -65,3 +65,10 @@ def test_what_is_asked_for_is_taken(look):
     assert look("cuda", {"COUNT": 0}) == (0, "cuda\n", "")
     code, out, err = look("gpu", None)
     assert code == 2 and out == "" and "expected auto, cuda or cpu" in err
+
+
+def test_tests_of_the_gpu_fail_where_there_is_none(look):
+    code, out, err = look("needed", {"COUNT": 0})
+    assert (code, out) == (1, "") and "nothing was run" in err and "sees no GPU" in err and "tools/test_gpu.py" in err
+    code, out, err = look("needed", {})
+    assert (code, out, err) == (0, "", "test-gpu: on NVIDIA H200\n")
