@@ -52,6 +52,7 @@ static bool take_option(std::string_view argument, bool& variants) {
 
 int main(int argc, char** argv) {
     using namespace sparkinfer;
+    setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a run that is cut short shows where it was
     bool variants = false;
     for (int i = 1; i < argc; ++i)
         if (!test::take_option(argv[i], variants)) {

@@ -31,7 +31,7 @@ std::unique_ptr<Backend> gpu(CudaOptions options) {
     CHECK(made.ok(), "{}", made.error().message);
     return std::move(made).value();
 }
-std::unique_ptr<Backend> reference() { return make_cpu_backend({}).value(); }
+std::unique_ptr<Backend> reference() { return make_cpu_backend({.threads = 4}).value(); }
 
 // The bits of rows, in order.
 std::vector<float> flat(const LogitRows& rows, size_t first = 1) {
