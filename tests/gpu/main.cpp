@@ -2,9 +2,9 @@
 //
 //     gpu_test                                            the op cases and the recall model
 //     gpu_test --models=FOLDER [--tokens=FILE.npy]        and whole models, against the CPU
-//     gpu_test --short                                    the op cases op by op, shortened: for
-//     compute-sanitizer gpu_test --variants                                 names every kernel variant that
-//     was run, at the end
+//     gpu_test --short                                    the op cases op by op, shortened, each tensor in an
+//                                                         allocation of its own: for compute-sanitizer
+//     gpu_test --variants                                 names every kernel variant that was run, at the end
 //
 // Options of googletest choose among them; tools/test_gpu.py runs all of it.
 #include <gtest/gtest.h>
