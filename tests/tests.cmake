@@ -10,6 +10,13 @@ add_executable(model_cases_test ${model_cases})
 target_link_libraries(model_cases_test PRIVATE si_engine si_cpu gtest gtest_main)
 gtest_discover_tests(model_cases_test DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 600)
 
+# Commands with backends made for the test.
+file(GLOB command_cases CONFIGURE_DEPENDS tests/commands/*.cpp)
+add_executable(command_cases_test ${command_cases})
+target_link_libraries(command_cases_test PRIVATE si_cli si_cpu gtest gtest_main)
+target_compile_definitions(command_cases_test PRIVATE SPARKINFER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+gtest_discover_tests(command_cases_test DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 600)
+
 if(SPARKINFER_CUDA)
   file(GLOB gpu_cases CONFIGURE_DEPENDS tests/gpu/*.cpp)
   list(FILTER gpu_cases EXCLUDE REGEX "_bench.cpp$")
@@ -18,4 +25,8 @@ if(SPARKINFER_CUDA)
   target_link_libraries(gpu_test PRIVATE si_engine si_cpu si_cuda gtest -static-libstdc++ -static-libgcc)
   add_executable(gpu_bench tests/gpu/decode_bench.cpp)
   target_link_libraries(gpu_bench PRIVATE si_engine si_cuda -static-libstdc++ -static-libgcc)
+  # What is told of a tape without a GPU: runs anywhere.
+  add_executable(lowering_test tests/lowering/lowering_test.cpp)
+  target_link_libraries(lowering_test PRIVATE si_cuda gtest gtest_main)
+  gtest_discover_tests(lowering_test DISCOVERY_MODE PRE_TEST)
 endif()

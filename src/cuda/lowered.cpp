@@ -29,7 +29,8 @@ template <class Op>
 std::string cause(const Op& op) {
     std::vector<std::string> formats;
     for_each_weight(op, [&](const Weight& w) {
-        if (is_slab(w.quant) || (w.out == 1 && w.experts == 1)) return;  // a vector has no kernel of its own
+        const bool plain_float = w.quant == Quant::f32 || w.quant == Quant::f16 || w.quant == Quant::bf16;
+        if (is_slab(w.quant) || plain_float) return;
         Quant slab;
         const bool raw = slab_of(w.quant, &slab);
         std::string format = fmt::format("{}{}", quant_name(w.quant), raw ? " as the file has it" : "");

@@ -20,7 +20,7 @@ struct Region {
     int32_t rows, columns;
     int64_t stride;
     DType dtype = DType::f32;
-    bool loose = false;  // attention's, which depends on the type of keys and values
+    bool stored = false;  // what lasts behind the step, perhaps in a narrow type
     int64_t bytes() const { return ((rows - 1) * stride + columns) * dtype_bytes(dtype); }
 };
 
@@ -52,18 +52,17 @@ std::vector<Region> outputs_of(const Attention& o, const StepFacts& s) {
     std::vector<Region> all;
     for (int32_t page = s.first / kPageTokens; page <= (s.first + s.rows - 1) / kPageTokens; ++page)
         all.push_back({fmt::format("keys and values of page {}", page), o.kv.pages + page * o.kv.page_bytes,
-                       2 * o.kv.heads * kPageTokens, o.kv.width, o.kv.width, o.kv.dtype});
+                       2 * o.kv.heads * kPageTokens, o.kv.width, o.kv.width, o.kv.dtype, true});
     all.push_back(rows_of("y", o.y, s.rows));
-    for (Region& r : all) r.loose = true;
     return all;
 }
 std::vector<Region> outputs_of(const GatedDelta& o, const StepFacts& s) {
     const StateLayer& l = o.state;
     const StateLayout at = state_layout(l);
     const std::byte* state = l.states + s.state_out * l.state_bytes;
-    std::vector<Region> all{
-        {"state header", state, l.value_heads, 2, sizeof(StateHeader) / 4, DType::i32},
-        {"S", state + at.s_at, l.value_heads, l.width * l.width, int64_t(l.width) * l.width}};
+    std::vector<Region> all{{"state header", state, l.value_heads, 2, sizeof(StateHeader) / 4, DType::i32},
+                            {"S", state + at.s_at, l.value_heads, l.width * l.width,
+                             int64_t(l.width) * l.width, DType::f32, true}};
     const int32_t total = s.first + s.rows;  // rows folded by now
     for (int32_t back = 1; back <= std::min(l.taps - 1, total); ++back) {
         const int64_t column = (total - back) % at.columns;
@@ -108,6 +107,18 @@ Result<Values> fetch(Solo& side, const Region& r) {
     return v;
 }
 
+// What rounding to a type may do to a row: numbers that differ a little may end in neighbours of each other,
+// and one of them may be most of the row's norm.
+double stored_error(DType t) {
+    switch (t) {
+        case DType::f32:
+        case DType::i32: return 0;
+        case DType::f16:
+        case DType::bf16: return 2e-2;
+    }
+    return 0;
+}
+
 // How far b is from a: 0 for two NaN, infinite for one.
 double distance(double a, double b) {
     if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
@@ -115,11 +126,18 @@ double distance(double a, double b) {
     return std::isnan(d) ? kInfinite : d;
 }
 
-// The worst row, by its error over its norm (at least a tenth of the mean norm, so that a row of rounding
-// errors alone is not judged by itself), and the worst element in it.
-void compare(const Region& r, const std::vector<double>& a, const std::vector<double>& b, Difference& d) {
+// Of the rows of an output in all steps so far.
+struct RowNorms {
+    double sum = 0;
+    int64_t rows = 0;
+};
+
+// The worst row, by its error over its norm, and the worst element in it. A norm counts as at least a tenth
+// of the mean one: where terms have cancelled, as in a row of one number, what is left says nothing of their
+// size.
+void compare(const Region& r, const std::vector<double>& a, const std::vector<double>& b, RowNorms& norms,
+             Difference& d) {
     std::vector<double> norm(size_t(r.rows)), error(size_t(r.rows));
-    double mean = 0;
     for (int32_t row = 0; row < r.rows; ++row) {
         double squares = 0, errors = 0;
         for (int32_t c = 0; c < r.columns; ++c) {
@@ -130,12 +148,14 @@ void compare(const Region& r, const std::vector<double>& a, const std::vector<do
         }
         norm[size_t(row)] = std::sqrt(squares);
         error[size_t(row)] = std::sqrt(errors);
-        mean += norm[size_t(row)] / r.rows;
+        norms.sum += norm[size_t(row)];
+        ++norms.rows;
     }
+    const double least = 0.1 * norms.sum / double(norms.rows);
     d.relative_l2 = -1;
     for (int32_t row = 0; row < r.rows; ++row) {
         const double e = error[size_t(row)];
-        double relative = e == 0 ? 0 : e / std::max(norm[size_t(row)], 0.1 * mean);
+        double relative = e == 0 ? 0 : e / std::max(norm[size_t(row)], least);
         if (e > 0 && r.dtype == DType::i32) relative = kInfinite;
         if (relative > d.relative_l2) d.relative_l2 = relative, d.row = row;
     }
@@ -217,15 +237,18 @@ class Lockstep {
         const Instr& right = tapes_[1]->instrs()[size_t(pc)];
         const auto outputs = [&](const auto& op) { return outputs_of(op, facts_); };
         const std::vector<Region> a = visit(left, outputs), b = visit(right, outputs);
-        bool other_types = false;
-        for (size_t i = 0; i < a.size(); ++i) other_types = other_types || a[i].dtype != b[i].dtype;
+        double other_types = 0;  // what storing in different types does to all that the op computes
+        for (size_t i = 0; i < a.size(); ++i)
+            if (a[i].dtype != b[i].dtype)
+                other_types = std::max(stored_error(a[i].dtype), stored_error(b[i].dtype));
         for (size_t i = 0; i < a.size(); ++i) {
             TRY(const Values x, fetch(*sides_[0], a[i]));
             TRY(const Values y, fetch(*sides_[1], b[i]));
             Difference d = here(pc, left);
-            compare(a[i], x.numbers, y.numbers, d);
-            const bool loose = other_types && a[i].loose;
-            if (!note(std::move(d), loose ? options_.kv_tolerance : options_.tolerance)) return false;
+            compare(a[i], x.numbers, y.numbers, norms_[{pc, a[i].name}], d);
+            double bound = std::max(options_.tolerance, other_types);
+            if (a[i].stored) bound = std::max({bound, stored_error(a[i].dtype), stored_error(b[i].dtype)});
+            if (!note(std::move(d), options_.tolerance > 0 ? bound : 0)) return false;
             if (a[i].name == "logits") logits_ = x.numbers;
             if (!options_.synced) continue;
             if (a[i].dtype == b[i].dtype)
@@ -292,9 +315,10 @@ class Lockstep {
     LockstepOptions options_;
     LockstepReport report_;
     StepFacts facts_{};
-    std::unique_ptr<Tape> tapes_[2];                        // of the step
-    std::map<int32_t, std::vector<Compiled>> programs_[2];  // by rows of the tape
-    std::vector<double> logits_;                            // of the first backend, [V]
+    std::unique_ptr<Tape> tapes_[2];                             // of the step
+    std::map<int32_t, std::vector<Compiled>> programs_[2];       // by rows of the tape
+    std::map<std::pair<int32_t, std::string>, RowNorms> norms_;  // by instruction and output
+    std::vector<double> logits_;                                 // of the first backend, [V]
     int32_t chosen_ = -1;
 };
 

@@ -22,10 +22,10 @@ struct LockstepOptions {
     // An op is run as the last one of a tape of all ops up to it, not alone: as it overlaps with its
     // predecessors in a graph. REQUIRES: !synced.
     bool prefixes[2] = {false, false};
-    double tolerance = 1e-3;     // most relative L2 error of a row of an output; 0: equal bits
-    double kv_tolerance = 2e-2;  // the same of attention, where the two keep keys and values in other types
-    int32_t chunk = 64;          // prompt tokens a step
-    int32_t decode = 4;          // steps of one token behind the prompt, each the first backend's choice
+    double tolerance = 1e-3;  // most relative L2 error of a row of an output; 0: equal bits. Where
+                              // keys, values or states are kept in narrow types, their rounding is allowed
+    int32_t chunk = 64;       // prompt tokens a step
+    int32_t decode = 4;       // steps of one token behind the prompt, each the first backend's choice
 };
 
 // Where the backends first disagree.
