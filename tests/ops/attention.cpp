@@ -1,6 +1,7 @@
 // attention.cpp — attention against float64 over pages kept by the test, and its invariants bit for bit.
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "attention_case.h"
 #include "core/half.h"
@@ -138,6 +139,8 @@ const AttentionShape kDecodeShapes[] = {
     {"d128 f32", 4, 4, 128, false, true, 128, RopePairs::halves, {}, DType::f32, 1.1f},
     {"d64 bf16", 9, 3, 64, false, false, 64, RopePairs::adjacent, {}, DType::bf16, 1.0f},
     {"d64 f32", 3, 1, 64, false, false, 64, RopePairs::adjacent, {}, DType::f32, 1.0f},
+    {"d128 bf16 narrow", 1, 1, 128, false, true, 128, RopePairs::halves, {}, DType::bf16, 1.0f},
+    {"d256 bf16 narrow", 1, 1, 256, true, true, 64, RopePairs::halves, {}, DType::bf16, 1.0f},
 };
 
 // Keys and values [tokens, G·d] of one sequence, as the pages hold them.
@@ -203,6 +206,18 @@ Doubles decode_reference(const Parameters& p, const Inputs& in, const Context& c
     return y;
 }
 
+// Around the edges of tiles, pages and shares; `all`: of every page. Longest first: the key that a row
+// appends lies behind all that later rows see.
+std::vector<int> decode_lengths(bool all) {
+    if (cases_are_short()) return {515, 130, 65, 64, 1};
+    std::set<int> lengths = {4097, 4096, 2049, 2048, 1537, 1025, 1024, 1023, 515, 513, 512,
+                             511,  257,  256,  130,  129,  128,  127,  66,   65,  64,  63,
+                             33,   32,   31,   17,   16,   15,   9,    8,    2,   1};
+    for (int edge = kPageTokens; all && edge <= 4096; edge += kPageTokens)
+        for (int length = edge - 1; length <= edge + 1; ++length) lengths.insert(length);
+    return {lengths.rbegin(), lengths.rend()};
+}
+
 class AttentionDecodeTest : public testing::TestWithParam<AttentionShape> {};
 
 // Risk: a key lost or counted twice where tiles, pages, shares of blocks or clusters meet; what lies behind
@@ -210,15 +225,11 @@ class AttentionDecodeTest : public testing::TestWithParam<AttentionShape> {};
 TEST_P(AttentionDecodeTest, EveryLength) {
     Random random(std::string(GetParam().name) + " lengths");
     const Parameters p(GetParam(), random);
-    // Longest first: the key that a row appends lies behind all that later rows see.
-    std::vector<int> lengths = {4097, 4096, 2049, 2048, 1537, 1025, 1024, 1023, 515, 513, 512,
-                                511,  257,  256,  130,  129,  128,  127,  66,   65,  64,  63,
-                                33,   32,   31,   17,   16,   15,   9,    8,    2,   1};
+    const std::vector<int> lengths = decode_lengths(p.y_cols() <= 256);
     const double most = p.shape.kv == DType::f32 ? 5e-6 : 1e-4;
     const Context context(p, random, 4097);
     std::vector<Inputs> inputs;
     std::vector<Doubles> want;
-    if (cases_are_short()) lengths = {515, 130, 65, 64, 1};
     for (int length : lengths) {
         StepImage step;
         step.add_rows(0, length - 1, 1);
