@@ -6,6 +6,7 @@
   greedy.json      raw prompts as ids; greedy tokens and the margin of the best over the second logit at each step, from
                    transformers in float32 on the dequantised weights, and from llama-cpp-python, which rounds activations to int8
   perplexity.json  llama-perplexity's figure on tests/data/text.txt with its settings, and the same sum by transformers
+  text_tokens.npy  int32 ids of that text, for the tests that have no tokenizer
   window.npz       the first 512 tokens of the text: transformers' best id, its margin, and the log-probability of the next token
 Needs torch, transformers, gguf and llama-cpp-python; the tests need only what this script leaves behind.
 """
@@ -204,6 +205,7 @@ def perplexity_goldens(path, model, llama_bin):
     if not final:
         raise SystemExit("llama-perplexity gave no figure:\n" + (done.stdout + done.stderr)[-2000:])
     ids = text_ids(path)
+    np.save(OUT / "text_tokens.npy", ids)
     chunks, total, count = len(ids) // CHUNK, 0.0, 0
     for chunk in range(chunks):
         window = ids[chunk * CHUNK : (chunk + 1) * CHUNK]

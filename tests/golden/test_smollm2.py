@@ -52,6 +52,7 @@ def test_perplexity(smollm2, sparkinfer):
 def test_window(smollm2, sparkinfer, tmp_path):
     """Position by position over 512 tokens: the same best token, and the same surprise at the next one."""
     golden = np.load(GOLDEN / "window.npz")
+    assert (np.load(GOLDEN / "text_tokens.npy")[: len(golden["tokens"])] == golden["tokens"]).all()
     tokens = golden["tokens"]
     np.save(tmp_path / "tokens.npy", tokens)
     sparkinfer(
