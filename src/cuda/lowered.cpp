@@ -32,8 +32,11 @@ std::string cause(const Op& op) {
         const bool plain_float = w.quant == Quant::f32 || w.quant == Quant::f16 || w.quant == Quant::bf16;
         if (is_slab(w.quant) || plain_float) return;
         Quant slab;
-        const bool raw = slab_of(w.quant, &slab);
-        std::string format = fmt::format("{}{}", quant_name(w.quant), raw ? " as the file has it" : "");
+        std::string format = quant_name(w.quant);
+        if (w.in % kSlabColumns || w.out % kSlabRows)
+            format += fmt::format(" [{}, {}]", w.out, w.in);
+        else if (slab_of(w.quant, &slab))
+            format += " as the file has it";  // its scales, or a gate and up of two formats
         if (std::find(formats.begin(), formats.end(), format) == formats.end())
             formats.push_back(std::move(format));
     });

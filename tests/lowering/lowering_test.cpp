@@ -73,8 +73,7 @@ TEST(Lowering, CountsWhatRunsOnPlainKernels) {
     odd.norm_linear(x, matrix(1, 256), 1e-5f, part);
     const CudaLowering kept = cuda_lowering(odd, "h200");
     ASSERT_EQ(kept.notices.size(), 1u);
-    EXPECT_NE(kept.notices[0].find("norm_linear × 1 (Q4_K as the file has it)"), std::string::npos)
-        << kept.notices[0];
+    EXPECT_NE(kept.notices[0].find("norm_linear × 1 (Q4_K [24, 256])"), std::string::npos) << kept.notices[0];
 }
 
 }  // namespace
