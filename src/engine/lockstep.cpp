@@ -287,6 +287,19 @@ class Lockstep {
         d.output = "log-probability";
         d.value[0] = chosen[0].logprob, d.value[1] = chosen[1].logprob;
         d.relative_l2 = distance(d.value[0], d.value[1]) / std::max(1.0, std::abs(d.value[0]));
+        if (!note(std::move(d), options_.tolerance)) return false;
+        return check_cursor(pc, left, right);
+    }
+
+    // Next token, index, generated, limit, stopped, accepted, prompt.
+    Result<bool> check_cursor(int32_t pc, const Instr& left, const Instr& right) {
+        constexpr int32_t kNumbers = 7;
+        const Region a{"cursor", left.output.slots.base, 1, kNumbers, kNumbers, DType::i32};
+        const Region b{"cursor", right.output.slots.base, 1, kNumbers, kNumbers, DType::i32};
+        TRY(const Values x, fetch(*sides_[0], a));
+        TRY(const Values y, fetch(*sides_[1], b));
+        Difference d = here(pc, left);
+        compare(a, x.numbers, y.numbers, norms_[{pc, a.name}], d);
         return note(std::move(d), options_.tolerance);
     }
 

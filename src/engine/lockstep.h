@@ -2,7 +2,7 @@
 //
 // Outputs of an op are the rows of its tensors that belong to the step; the pages that `attention` writes,
 // the state that `gated_delta` writes (S, the last inputs of the convolution, the header), the history that
-// `embed` writes, the token that `output` chooses. Two ways:
+// `embed` writes, the token that `output` chooses and the cursor. Two ways:
 //  * synced: after an op has been compared, its outputs on the second backend are overwritten with those of
 //    the first. Every op starts from the same inputs, so what is found is its own error, and no bound has to
 //    allow for the errors of the ops before it.

@@ -265,6 +265,12 @@ std::vector<Meddling> meddlings() {
              int32_t& token = static_cast<Selected*>(i.output.results)->token;
              token = (token + 1) % TinyModel::kVocab;
          }},
+        {OpCode::output,
+         "cursor",
+         {1, 7},
+         0,
+         2,
+         [](const Instr& i, StepView) { i.output.slots.slot(0).cursor.generated += 1; }},
     };
 }
 
