@@ -20,6 +20,7 @@ struct AttentionCall {
     float* q;  // [T, H, d]
 };
 
+// Kernel     attention_append: 56 registers, 1024 bytes
 template <int kWidth, class Stored>
 __global__ void __launch_bounds__(32) attention_append(const AttentionCall p) {
     __shared__ float head[kWidth];
@@ -57,6 +58,7 @@ __global__ void __launch_bounds__(32) attention_append(const AttentionCall p) {
 
 constexpr int kAttentionWarps = 4;
 
+// Kernel     attention_plain: 56 registers, 4224 bytes
 template <int kWidth, class Stored>
 __global__ void __launch_bounds__(kAttentionWarps * 32) attention_plain(const AttentionCall p) {
     constexpr int kColumns = kWidth / 32;

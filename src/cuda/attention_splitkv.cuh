@@ -198,6 +198,7 @@ __device__ __forceinline__ void split_finish(const SplitCall& p, const SplitShar
         [&](int i) { return __ldcg(reinterpret_cast<const Run*>(part + i * S::kPartFloats + 4 + column)); }));
 }
 
+// Kernel     attention_splitkv: 168 registers
 template <class S>
 __global__ void __cluster_dims__(kSplitCluster, 1, 1) __launch_bounds__(S::kThreads, S::kMinBlocks)
     attention_splitkv(const SplitCall p) {

@@ -6,6 +6,7 @@ namespace sparkinfer::cuda {
 
 // A block per row. Every block applies all changes itself: the words are the same in each, and no block may
 // read a cursor that another has yet to write.
+// Kernel     embed: 40 registers
 template <class F>
 __global__ void __launch_bounds__(128) embed(const Embed p) {
     wait_for_predecessor();

@@ -67,6 +67,7 @@ struct DenseEight {
     }
 };
 
+// Kernel     linear_dense: 128 registers, 512 bytes
 template <Quant kQuant, int kTokens>
 __global__ void __launch_bounds__(kDenseWarps * 32) linear_dense(const __grid_constant__ LinearDense p) {
     using Eight = DenseEight<kQuant>;

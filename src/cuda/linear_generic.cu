@@ -3,6 +3,7 @@
 
 namespace sparkinfer::cuda {
 
+// Kernel     rms_norm: 32 registers, 256 bytes
 __global__ void __launch_bounds__(256) rms_norm(const RmsNorm p) {
     __shared__ double part[32];
     wait_for_predecessor();
@@ -57,6 +58,7 @@ struct Glu {
     Tensor y;  // [T, F]
     Activation activation;
 };
+// Kernel     glu: 24 registers
 __global__ void __launch_bounds__(256) glu(const Glu p) {
     wait_for_predecessor();
     const int i = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y, width = int(p.y.cols());

@@ -18,6 +18,7 @@ struct Route {
 };
 
 // A warp per row: K times the best of what is left, ties to the lower expert.
+// Kernel     route: 48 registers
 __global__ void __launch_bounds__(32) route(const Route p) {
     extern __shared__ float score[];
     wait_for_predecessor();
@@ -93,6 +94,7 @@ struct ExpertGlu {
     const int32_t* id;  // [T·K]
     Activation activation;
 };
+// Kernel     expert_glu: 32 registers
 __global__ void __launch_bounds__(256) expert_glu(const ExpertGlu p) {
     wait_for_predecessor();
     const int k = p.y.shape[1], ffn = p.y.shape[2];
@@ -131,6 +133,7 @@ struct Combine {
     int64_t stride;
     int32_t width, k;
 };
+// Kernel     combine: 40 registers
 __global__ void __launch_bounds__(256) combine(const Combine p) {
     wait_for_predecessor();
     const int r = blockIdx.y;
@@ -172,6 +175,7 @@ struct GluRows {
     float* y;
     Activation activation;
 };
+// Kernel     glu_rows: 32 registers
 __global__ void __launch_bounds__(256) glu_rows(const GluRows p) {
     wait_for_predecessor();
     const int r = blockIdx.y, n = int(p.gate.cols());

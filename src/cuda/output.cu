@@ -11,6 +11,7 @@ struct OutputRows {
     int32_t* source;
     int32_t first;
 };
+// Kernel     output_rows: 16 registers
 __global__ void output_rows(const OutputRows p) {
     wait_for_predecessor();
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -20,6 +21,7 @@ __global__ void output_rows(const OutputRows p) {
 struct CopyRows {
     Output op;
 };
+// Kernel     copy_hidden: 24 registers
 __global__ void __launch_bounds__(256) copy_hidden(const CopyRows p) {
     wait_for_predecessor();
     const Output& o = p.op;
@@ -34,6 +36,7 @@ __global__ void __launch_bounds__(256) copy_hidden(const CopyRows p) {
 struct ZeroAbsent {
     Output op;
 };
+// Kernel     zero_absent: 16 registers
 __global__ void __launch_bounds__(256) zero_absent(const ZeroAbsent p) {
     wait_for_predecessor();
     const Output& o = p.op;

@@ -192,6 +192,7 @@ struct RunningSum {
     }
 };
 
+// Kernel     output_chunks: 64 registers, 12288 bytes
 template <bool kSelect>
 __global__ void __launch_bounds__(kChunkThreads, 4) output_chunks(const __grid_constant__ StageCall p) {
     __shared__ ChunkShared s;

@@ -282,6 +282,7 @@ __device__ inline void choose_row(const StageCall& p, int i, const Cursor& befor
     result.stopped = slot.cursor.stopped;
 }
 
+// Kernel     output_choose: 64 registers, 25112 bytes
 __global__ void __launch_bounds__(kSelectThreads, 1) output_choose(const __grid_constant__ StageCall p) {
     __shared__ StageShared s;
     let_successor_start();
@@ -301,6 +302,7 @@ __global__ void __launch_bounds__(kSelectThreads, 1) output_choose(const __grid_
         if (s.slot[i] == slot) choose_row(p, i, before, s);
 }
 
+// Kernel     output_score: 40 registers, 25112 bytes
 __global__ void __launch_bounds__(kSelectThreads, 1) output_score(const __grid_constant__ StageCall p) {
     __shared__ StageShared s;
     let_successor_start();

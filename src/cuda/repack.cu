@@ -123,6 +123,7 @@ __device__ void pack_codes(std::byte* unit_at, int unit, int lane, const Block& 
 }
 
 // One thread: one (slab, item, unit, lane).
+// Kernel     repack_k: 48 registers
 template <Quant kQuant, Quant kSlab>
 __global__ void repack_k(const Repack r) {
     const int64_t id = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -158,6 +159,7 @@ __global__ void repack_k(const Repack r) {
     }
 }
 
+// Kernel     repack_q8_0: 40 registers
 __global__ void repack_q8_0(const Repack r) {
     const int64_t id = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
     const int lane = id & 31, unit = id >> 5 & 3, items = r.columns / kSlabColumns;
@@ -186,6 +188,7 @@ __global__ void repack_q8_0(const Repack r) {
 }
 
 // Thread t of a row pair: the scales of 32 columns, t, of a unit, or (t = 0) those of both.
+// Kernel     repack_nibbles: 48 registers
 template <Quant kQuant>
 __global__ void repack_nibbles(const Repack r) {
     const int64_t id = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -228,6 +231,7 @@ __global__ void repack_nibbles(const Repack r) {
     }
 }
 
+// Kernel     scan: 16 registers
 template <Quant kQuant>
 __global__ void scan(const std::byte* raw, int64_t blocks, ScaleRange* range) {
     const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
