@@ -1,7 +1,8 @@
-# The version, and the commit: asked for at every build, written where it changed.
-add_custom_target(sparkinfer_commit
-  COMMAND ${CMAKE_COMMAND} -DROOT=${CMAKE_SOURCE_DIR} -DOUT=${CMAKE_BINARY_DIR}/generated/commit.h -P ${CMAKE_SOURCE_DIR}/tools/commit.cmake
-  BYPRODUCTS ${CMAKE_BINARY_DIR}/generated/commit.h)
+# The version, and the commit: told when the build is made and asked for again at every build, written where it changed.
+set(commit_command ${CMAKE_COMMAND} -DROOT=${CMAKE_SOURCE_DIR} -DOUT=${CMAKE_BINARY_DIR}/generated/commit.h
+    -P ${CMAKE_SOURCE_DIR}/tools/commit.cmake)
+execute_process(COMMAND ${commit_command})
+add_custom_target(sparkinfer_commit COMMAND ${commit_command} BYPRODUCTS ${CMAKE_BINARY_DIR}/generated/commit.h)
 add_dependencies(si_cli sparkinfer_commit)
 set_source_files_properties(src/cli/version.cpp PROPERTIES
   COMPILE_DEFINITIONS "SPARKINFER_VERSION=\"${PROJECT_VERSION}\"" INCLUDE_DIRECTORIES ${CMAKE_BINARY_DIR})
