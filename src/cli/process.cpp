@@ -55,6 +55,7 @@ int spawn(const std::vector<std::string>& arguments, int out, int err, pid_t* pi
     ::posix_spawnattr_setsigdefault(&attributes, &defaults);
     ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
     std::vector<char*> words;
+    words.reserve(arguments.size() + 1);
     for (const std::string& word : arguments) words.push_back(const_cast<char*>(word.c_str()));
     words.push_back(nullptr);
     const int trouble = ::posix_spawnp(pid, words[0], &files, &attributes, words.data(), environ);
