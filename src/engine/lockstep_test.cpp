@@ -178,11 +178,9 @@ struct Meddling {
     MeddlingBackend::Meddle meddle;
 };
 
-// Every kind of output, one element of it. The step has 6 rows, tokens 64 … 69; the second state is read,
-// the first written.
-std::vector<Meddling> meddlings() {
-    constexpr int32_t kSquare = TinyModel::kWidth * TinyModel::kWidth, kHead = TinyModel::kHead;
-    const auto state_of = [](const Instr& i) { return i.gated_delta.state.states; };
+// One element of every kind of output. The step has 6 rows, tokens 64 … 69.
+std::vector<Meddling> tensor_meddlings() {
+    constexpr int32_t kHead = TinyModel::kHead;
     return {
         {OpCode::embed,
          "y",
@@ -217,14 +215,20 @@ std::vector<Meddling> meddlings() {
              auto* page = reinterpret_cast<float*>(i.attention.kv.pages + i.attention.kv.page_bytes);
              page[(kPageTokens + 5) * kHead + 7] += 1;
          }},
+    };
+}
+
+// The second state is read, the first written.
+std::vector<Meddling> state_meddlings() {
+    constexpr int32_t kSquare = TinyModel::kWidth * TinyModel::kWidth;
+    const auto state_of = [](const Instr& i) { return i.gated_delta.state.states; };
+    return {
         {OpCode::gated_delta,
          "state header",
          {TinyModel::kValueHeads, 2},
          1,
          0,
-         [&](const Instr& i, StepView) {
-             reinterpret_cast<StateHeader*>(i.gated_delta.state.states)[1].position += 1;
-         }},
+         [=](const Instr& i, StepView) { reinterpret_cast<StateHeader*>(state_of(i))[1].position += 1; }},
         {OpCode::gated_delta,
          "S",
          {TinyModel::kValueHeads, kSquare},
@@ -244,6 +248,11 @@ std::vector<Meddling> meddlings() {
              const int64_t column = 68 % at.columns;
              reinterpret_cast<float*>(state_of(i) + at.ring_at)[column * TinyModel::kChannels + 9] += 1;
          }},
+    };
+}
+
+std::vector<Meddling> output_meddlings() {
+    return {
         {OpCode::output,
          "logits",
          {1, TinyModel::kVocab},
@@ -277,7 +286,10 @@ std::vector<Meddling> meddlings() {
 // Risk: an output that is not looked at; a place that is misnamed.
 TEST(Lockstep, NamesStepOutputRowAndColumn) {
     const TinyModel model(TinyKind::hybrid);
-    for (const Meddling& m : meddlings())
+    std::vector<Meddling> all = tensor_meddlings();
+    for (const auto& more : {state_meddlings(), output_meddlings()})
+        all.insert(all.end(), more.begin(), more.end());
+    for (const Meddling& m : all)
         for (const Way& way : kWays) {
             const auto good = make_cpu_backend({.threads = 1}).value();
             MeddlingBackend bad(m.code, m.meddle);

@@ -50,9 +50,8 @@ Answer diff(const char* a, const char* b, size_t wrong) {
         if (choice.name == "cuda") return std::unique_ptr<Backend>(std::make_unique<WrongBackend>(wrong));
         return make_cpu_backend({.threads = 1});
     };
-    const char* arguments[] = {
-        "sparkinfer",      "diff", SPARKINFER_SOURCE_DIR "/tests/golden/quantised/llama.gguf", a, b, "-p",
-        "Once upon a time"};
+    const std::string model = std::string(SPARKINFER_SOURCE_DIR) + "/tests/golden/quantised/llama.gguf";
+    const char* arguments[] = {"sparkinfer", "diff", model.c_str(), a, b, "-p", "Once upon a time"};
     testing::internal::CaptureStdout();
     const int code = cli_main(std::size(arguments), const_cast<char**>(arguments), backends);
     return {code, testing::internal::GetCapturedStdout()};
