@@ -16,6 +16,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -79,14 +80,16 @@ class Runner:
             shard = {"GTEST_TOTAL_SHARDS": str(jobs), "GTEST_SHARD_INDEX": str(job)}
             command = [*prefix, str(self.binary), "--gtest_brief=1", *arguments]
             with log.open("w") as to:
-                running.append((log, subprocess.Popen(command, stdout=to, stderr=subprocess.STDOUT, env={**os.environ, **shard})))
+                running.append((log, subprocess.Popen(command, stdout=to, stderr=subprocess.STDOUT, start_new_session=True,
+                                                      env={**os.environ, **shard})))  # fmt: skip
         texts, wrong, count = [], [], 0
         for log, process in running:
             try:
                 code = process.wait(max(1, limit - (time.monotonic() - started)))
             except subprocess.TimeoutExpired:
-                process.kill()
-                code = process.wait() or 1
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                code = 0
                 wrong.append(f"{log}: not done after {limit} s")
             text = log.read_text(errors="replace")
             texts.append(text)
@@ -94,8 +97,9 @@ class Runner:
             skipped = re.findall(r"^\[  SKIPPED \] (\S+)", text, re.M)
             named = re.findall(r"^\[  FAILED  \] (\S+?),?(?: where.*)? \(\d+ ms\)", text, re.M)
             wrong += [f"{name} ({log})" for name in [*named, *dict.fromkeys(skipped)]]
-            if code and not named and not any(str(log) in w for w in wrong):
-                wrong.append(f"{log}: exit code {code}: {text.strip().splitlines()[-1:] or ['no output']}")
+            ended = re.search(r"^\[==========\] .* ran\.", text, re.M)
+            if code and (not named or not ended):
+                wrong.append(f"{log}: exit code {code}: {(text.strip().splitlines() or ['no output'])[-1]}")
         if count == 0 and not wrong:
             wrong.append(f"{part}: no test was run")
         self.passed += count
@@ -119,13 +123,13 @@ def sanitize(runner, known):
     tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if not tool:
         return runner.fail("sanitize: there is no compute-sanitizer in PATH or /usr/local/cuda/bin")
-    for check in ("memcheck", "racecheck"):
+    for check, summary in (("memcheck", "ERROR SUMMARY: 0 errors"), ("racecheck", "RACECHECK SUMMARY: 0 hazards")):
         prefix = [tool, "--tool", check, "--error-exitcode", "9"]
         arguments = ["--short", "--variants", f"--gtest_filter={CHECKED}"]
         _, text = runner.run(check, arguments, 175, runner.jobs, prefix)
-        clean = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: 0 (?:errors|hazards)", text)
-        if len(clean) != runner.jobs:
-            runner.fail(f"{check}: {len(clean)} of {runner.jobs} processes were found clean")
+        clean = text.count(f"========= {summary}")
+        if clean != runner.jobs:
+            runner.fail(f"{check}: {clean} of {runner.jobs} processes were found clean")
         if missing := sorted(known - variants(text)):
             runner.fail(f"{check}: variants that no case has run: {', '.join(missing)}")
 
