@@ -14,7 +14,7 @@ namespace sparkinfer {
 
 namespace {
 
-constexpr int32_t kDepthChunk = 512;  // most tokens of the depth in one step
+constexpr int32_t kDepthChunk = 512;          // most tokens of the depth in one step
 constexpr int kGpuSteps = 30, kCpuSteps = 5;  // measured; what is reported is their median
 
 // A dry recording: nothing is allocated, nothing is run.
