@@ -31,7 +31,7 @@ TEST(Compare, ReadsTheAnswerToItsQuestionAlone) {
     EXPECT_EQ(parsed.value().backends, "CUDA");
     EXPECT_EQ(parsed.value().commit, "abc123");
     EXPECT_EQ(parsed.value().type_k, "f16");
-    const auto with = [](std::string from, std::string to) {
+    const auto with = [](const std::string& from, const std::string& to) {
         std::string text = kAnswer;
         return text.replace(text.find(from), from.size(), to);
     };
