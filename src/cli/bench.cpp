@@ -114,7 +114,8 @@ struct BenchRun {
             engine_options.context = std::max(engine_options.context, int32_t(test.context()));
             engine_options.slots = std::max(engine_options.slots, int32_t(test.parallel));
         }
-        TRY(const std::unique_ptr<Backend> backend, session.backend(options.backend, threads));
+        TRY(const std::unique_ptr<Backend> backend,
+            session.backend(options.backend, threads, options.stored));
         const BackendInfo& info = backend->info();
         const GpuBandwidth* gpu = find_gpu_bandwidth(info.device);
         const double bandwidth = info.host_memory ? read_bandwidth(threads) : gpu ? gpu->bytes_per_s : 0;
@@ -148,7 +149,9 @@ struct BenchRun {
         row.backend = info.name;
         row.device = info.host_memory ? "" : info.device;
         row.kv = dtype_name(info.kv_type);
-        for (char& c : row.kv) c = char(std::tolower(c));
+        row.state = dtype_name(info.state_type);
+        for (std::string* name : {&row.kv, &row.state})
+            for (char& c : *name) c = char(std::tolower(c));
         row.activations = info.activations;
         row.cpu_info = cpu_name();
         row.test_time = utc_now();

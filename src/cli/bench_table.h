@@ -20,7 +20,8 @@ struct PeerSamples {
 // One test: n_prompt or n_gen tokens (the other is 0) after n_depth others, in each of n_parallel sequences.
 struct BenchRow {
     std::string model_filename, model_type, backend, device, cpu_info, test_time;
-    std::string kv, activations;  // what keys and values are kept in, what weights are multiplied by
+    std::string kv, state, activations;  // what keys and values, and recurrent states, are kept in; what
+                                         // weights are multiplied by
     int64_t model_size = 0, model_n_params = 0, n_batch = 0, n_threads = 0;
     int64_t n_prompt = 0, n_gen = 0, n_depth = 0, n_parallel = 1;
     std::vector<int64_t> samples_ns;  // of each timed run

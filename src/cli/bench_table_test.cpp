@@ -46,14 +46,15 @@ TEST(BenchTable, MeanAndDeviationAreThoseOfTheSamples) {
 // Risk: a result row lacks what its readers look for, or says 0 or -1 where nothing was seen.
 TEST(BenchTable, ResultRowsSayWhatIsKnown) {
     BenchRow row = sample_row();
-    row.kv = "bf16", row.activations = "16-bit";
+    row.kv = "bf16", row.state = "f32", row.activations = "16-bit";
     const ResultNotes notes{"35b", "", "abc123", "sparkinfer bench 35b.gguf"};
     const std::string text = result_line(row, notes);
     EXPECT_EQ(
         text.find(
             "{\"model\":\"35b\",\"file_sha256\":null,\"backend\":\"cpu\",\"n_depth\":0,\"n_prompt\":0,\"n_"
             "gen\":100,"
-            "\"n_parallel\":1,\"kv\":\"bf16\",\"activations\":\"16-bit\",\"tok_s\":[100,50],\"median\":75,"
+            "\"n_parallel\":1,\"kv\":\"bf16\",\"state\":\"f32\",\"activations\":\"16-bit\",\"tok_s\":[100,50]"
+            ",\"median\":75,"
             "\"sm_mhz\":null,\"temp_c\":null,\"commit\":\"abc123\",\"command\":\"sparkinfer bench "
             "35b.gguf\","),
         0u)

@@ -10,8 +10,18 @@
 namespace sparkinfer {
 
 Result<std::unique_ptr<Backend>> Session::backend(const std::string& name,
-                                                  const std::optional<int64_t>& threads) const {
-    return backends.make({name, threads ? int(*threads) : usable_cores()});
+                                                  const std::optional<int64_t>& threads,
+                                                  const StoredTypes& stored) const {
+    BackendChoice choice;
+    choice.name = name;
+    choice.threads = threads ? int(*threads) : usable_cores();
+    choice.stored = stored;
+    TRY(std::unique_ptr<Backend> backend, backends.make(choice));
+    const BackendInfo& info = backend->info();
+    if (stored.kv || stored.state)
+        log_info("keys and values in {}, recurrent states in {}", dtype_name(info.kv_type),
+                 dtype_name(info.state_type));
+    return backend;
 }
 
 Result<std::unique_ptr<Engine>> Session::engine(const std::string& model, Backend& backend,

@@ -26,8 +26,8 @@ struct BackendChoice {
     std::string name;       // "auto", "cuda", "cpu"
     int threads = 1;        // where a CPU computes
     bool op_by_op = false;  // on a GPU: no graphs
-    bool kv_f32 = false;    // on a GPU: keys and values in F32, not BF16
-    bool measure = false;   // time every op
+    StoredTypes stored = {};
+    bool measure = false;  // time every op
 };
 // Makes the backend that computes. Errors: the one asked for is not in this build (usage), or not usable on
 // this machine (resources).
@@ -55,8 +55,8 @@ struct Session {
     std::string command;        // as it was typed, quoted for a shell
 
     // Without --threads, one a usable core.
-    Result<std::unique_ptr<Backend>> backend(const std::string& name,
-                                             const std::optional<int64_t>& threads) const;
+    Result<std::unique_ptr<Backend>> backend(const std::string& name, const std::optional<int64_t>& threads,
+                                             const StoredTypes& stored) const;
     // An engine over it; what the backend has to say about the model's weights goes to stderr.
     Result<std::unique_ptr<Engine>> engine(const std::string& model, Backend& backend,
                                            const EngineOptions& options) const;

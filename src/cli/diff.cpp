@@ -23,7 +23,8 @@ BackendChoice choice_of(const DiffOptions& o, int side) {
     choice.name = is_cuda(name) ? "cuda" : "cpu";
     choice.threads = o.threads ? int(*o.threads) : usable_cores();
     choice.op_by_op = !is_graph(name);
-    choice.kv_f32 = o.kv.value_or(both_cuda ? "bf16" : "f32") == "f32";
+    choice.stored = o.stored;
+    if (!o.stored.kv) choice.stored.kv = both_cuda ? DType::bf16 : DType::f32;
     return choice;
 }
 

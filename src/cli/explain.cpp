@@ -18,12 +18,13 @@ constexpr int32_t kDepthChunk = 512;          // most tokens of the depth in one
 constexpr int kGpuSteps = 30, kCpuSteps = 5;  // measured; what is reported is their median
 
 // A dry recording: nothing is allocated, nothing is run.
-Tape dry_tape(const Model& model, int32_t rows, DType kv_type) {
+Tape dry_tape(const Model& model, int32_t rows, DType kv_type, DType state_type) {
     Batch batch;
     batch.rows = rows;
     batch.kv = model.shape().kv;
     for (KvLayer& layer : batch.kv) layer.dtype = kv_type;
     batch.state = model.shape().state;
+    for (StateLayer& layer : batch.state) layer.dtype = state_type;
     batch.output = OutputKind::select;
     batch.outputs = 1;
     Tape tape({}, {}, nullptr);
@@ -43,8 +44,9 @@ struct Kernels {
     std::vector<std::string> notices;
     std::string title;            // "kernels on …"
     DType kv_type = DType::bf16;  // as GPUs keep it
-    int32_t steps = 0;            // measured
-    std::optional<Floor> floor;   // of the machine that was measured
+    DType state_type = DType::f32;
+    int32_t steps = 0;           // measured
+    std::optional<Floor> floor;  // of the machine that was measured
 };
 
 // Feeds arbitrary tokens up to the depth, then runs the step again and again.
@@ -88,10 +90,12 @@ Result<Kernels> measure(const ExplainOptions& o, const Model& model, const Check
     choice.name = o.backend.value_or("auto");
     choice.threads = o.threads ? int(*o.threads) : usable_cores();
     choice.op_by_op = choice.measure = true;
+    choice.stored = o.stored;
     TRY(const std::unique_ptr<Backend> backend, session.backends.make(choice));
     const BackendInfo& info = backend->info();
     Kernels k;
     k.kv_type = info.kv_type;
+    k.state_type = info.state_type;
     k.steps = info.host_memory ? kCpuSteps : kGpuSteps;
     if (info.host_memory && !o.gpu) {
         const double bandwidth = read_bandwidth(choice.threads);
@@ -211,12 +215,14 @@ Result<int> run_command(const ExplainOptions& o, Session& session) {
         return usage_error("--rows {} at --depth {} is beyond the model's context of {}", o.rows, o.depth,
                            shape.context);
     Kernels kernels;
-    Tape tape = dry_tape(*model, int32_t(o.rows), kernels.kv_type);
+    kernels.kv_type = o.stored.kv.value_or(kernels.kv_type);
+    kernels.state_type = o.stored.state.value_or(kernels.state_type);
+    Tape tape = dry_tape(*model, int32_t(o.rows), kernels.kv_type, kernels.state_type);
     TRY_VOID(validate(tape));
     if (o.measured) {
         TRY(kernels, measure(o, *model, *checkpoint, session));
         if (interrupted()) return kExitInterrupted;
-        tape = dry_tape(*model, int32_t(o.rows), kernels.kv_type);
+        tape = dry_tape(*model, int32_t(o.rows), kernels.kv_type, kernels.state_type);
     } else if (o.backend) {
         TRY(Lowered lowered, session.backends.lower({.name = *o.backend}, gpu->key, tape));
         kernels.launches = std::move(lowered.launches);
@@ -229,9 +235,11 @@ Result<int> run_command(const ExplainOptions& o, Session& session) {
     const StepSize size{int32_t(o.rows), o.depth, 1};
     const OpCost total = tape_cost(tape, size);
     const Floor floor = kernels.floor.value_or(Floor{gpu->bytes_per_s, gpu->note});
-    std::string text = fmt::format("{}: {}, {} layers, {} instructions; {} row{} at depth {}, KV {}\n",
-                                   checkpoint->path(), shape.architecture, shape.layers, tape.instrs().size(),
-                                   o.rows, o.rows == 1 ? "" : "s", o.depth, dtype_name(kernels.kv_type));
+    std::string text =
+        fmt::format("{}: {}, {} layers, {} instructions; {} row{} at depth {}, KV {}{}\n", checkpoint->path(),
+                    shape.architecture, shape.layers, tape.instrs().size(), o.rows, o.rows == 1 ? "" : "s",
+                    o.depth, dtype_name(kernels.kv_type),
+                    shape.state.empty() ? "" : fmt::format(", state {}", dtype_name(kernels.state_type)));
     text += fmt::format("floor: bytes over bandwidth of {}\n", floor.note);
     if (!kernels.title.empty()) text += fmt::format("kernels: {}\n", kernels.title);
     text += '\n';

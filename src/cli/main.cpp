@@ -9,16 +9,26 @@
 namespace sparkinfer {
 namespace {
 
+Result<std::unique_ptr<Backend>> make_cpu(const BackendChoice& choice) {
+    CpuOptions options;
+    options.threads = choice.threads;
+    options.measure = choice.measure;
+    options.kv_type = choice.stored.kv.value_or(options.kv_type);
+    options.state_type = choice.stored.state.value_or(options.state_type);
+    return make_cpu_backend(options);
+}
+
 #ifdef SPARKINFER_CUDA
 Result<std::unique_ptr<Backend>> make_backend(const BackendChoice& choice) {
     const std::string obstacle = choice.name == "auto" ? cuda_unavailable(0) : "";
     if (choice.name == "cpu" || !obstacle.empty()) {
         log_info("backend cpu{}{}", obstacle.empty() ? "" : ", since no GPU can be used: ", obstacle);
-        return make_cpu_backend({.threads = choice.threads, .measure = choice.measure});
+        return make_cpu(choice);
     }
     CudaOptions options;
     options.executor = choice.op_by_op ? CudaExecutor::op_by_op : CudaExecutor::graph;
-    options.kv_type = choice.kv_f32 ? DType::f32 : DType::bf16;
+    options.kv_type = choice.stored.kv.value_or(options.kv_type);
+    options.state_type = choice.stored.state.value_or(options.state_type);
     options.measure = choice.measure;
     TRY(std::unique_ptr<Backend> backend, make_cuda_backend(options));
     log_info("backend cuda on {}", backend->info().device);
@@ -47,7 +57,7 @@ Error no_cuda() {
 
 Result<std::unique_ptr<Backend>> make_backend(const BackendChoice& choice) {
     if (choice.name == "cuda") return no_cuda();
-    return make_cpu_backend({.threads = choice.threads, .measure = choice.measure});
+    return make_cpu(choice);
 }
 
 CudaView look_at_cuda() { return {}; }

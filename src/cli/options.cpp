@@ -87,7 +87,29 @@ struct Binder {
                   return {};
               });
     }
+    void stored(StoredTypes& to, const char* kv_default) {
+        static const std::pair<const char*, DType> kTypes[] = {
+            {"f32", DType::f32}, {"bf16", DType::bf16}, {"fp8", DType::e4m3}};
+        const auto type = [&](const char* flag, std::string help, size_t known, std::optional<DType>& type) {
+            value(flag, "TYPE", help.c_str(), [=, &type](const std::string& name) -> Result<void> {
+                for (size_t i = 0; i < known; ++i)
+                    if (name == kTypes[i].first) {
+                        type = kTypes[i].second;
+                        return {};
+                    }
+                return usage_error("{} is '{}', expected {}", flag, name,
+                                   known == 2 ? "f32 or bf16" : "f32, bf16 or fp8");
+            });
+        };
+        type("--kv",
+             fmt::format("keep keys and values in f32, bf16 or fp8 (E4M3, clamped to ±448; costs quality); "
+                         "default: {}",
+                         kv_default),
+             3, to.kv);
+        type("--state", "keep recurrent states in f32 (default) or bf16 (costs quality)", 2, to.state);
+    }
 };
+constexpr const char* kKvDefault = "bf16 on cuda, f32 on cpu";
 
 void bind(Binder b, RunOptions& o) {
     b.model(o.model);
@@ -138,6 +160,7 @@ void bind(Binder b, RunOptions& o) {
               kMaxTokens, o.context);
     b.threads(o.threads);
     b.backend(o.backend);
+    b.stored(o.stored, kKvDefault);
     b.flag("--raw", "no chat template: continue the prompt itself", o.raw);
     b.flag("--json", "print one JSON object instead of the streamed answer", o.json);
 }
@@ -187,6 +210,7 @@ void bind(Binder b, ExplainOptions& o) {
                 o.backend = name;
                 return {};
             });
+    b.stored(o.stored, "the measured backend's, else bf16");
     b.flag("--measured", "run the step (on --backend, else as auto) and show µs and % of floor of each op",
            o.measured);
     b.threads(o.threads);
@@ -218,13 +242,7 @@ void bind(Binder b, DiffOptions& o) {
              "most relative L2 error of a row of an op's output (default 0.001; 0 for two executors of one "
              "backend)",
              {0, kMaxNumber}, o.tolerance);
-    b.value("--kv", "TYPE", "keys and values of cuda: bf16, f32 (default: f32 beside cpu, else bf16)",
-            [&o](const std::string& name) -> Result<void> {
-                if (name != "bf16" && name != "f32")
-                    return usage_error("--kv is '{}', expected bf16 or f32", name);
-                o.kv = name;
-                return {};
-            });
+    b.stored(o.stored, "f32 beside cpu, else bf16");
     b.threads(o.threads);
 }
 
@@ -242,6 +260,7 @@ void bind(Binder b, PerplexityOptions& o) {
            o.logits_out);
     b.threads(o.threads);
     b.backend(o.backend);
+    b.stored(o.stored, kKvDefault);
 }
 
 void bind(Binder b, BenchOptions& o) {
@@ -253,6 +272,7 @@ void bind(Binder b, BenchOptions& o) {
     b.list("-d,--n-depth", "tokens already in the context (default 0)", 0, 1 << 24, o.depth);
     b.list("-t,--threads", kThreadsHelp, 1, kMaxThreads, o.threads);
     b.backend(o.backend);
+    b.stored(o.stored, kKvDefault);
     b.integer("-r,--repetitions", "timed runs of each test (default 5)", 1, 1000, o.repetitions);
     b.value("-o,--output", "FORMAT", "md (default), csv, json or jsonl",
             [&o](const std::string& name) -> Result<void> {

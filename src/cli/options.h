@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/result.h"
+#include "core/tensor.h"
 
 namespace sparkinfer {
 
@@ -25,6 +26,12 @@ struct SamplingOptions {
     std::vector<std::pair<int32_t, float>> logit_bias;  // token id, added to its logit
 };
 
+// What a sequence's memory is kept in; unset: as the backend does.
+struct StoredTypes {
+    std::optional<DType> kv;     // keys and values: f32, bf16, e4m3
+    std::optional<DType> state;  // recurrent states: f32, bf16
+};
+
 struct RunOptions {
     std::string model;
     TextSource prompt;
@@ -35,6 +42,7 @@ struct RunOptions {
     std::optional<int64_t> context;   // tokens
     std::optional<int64_t> threads;
     std::string backend = "auto";  // or "cuda", "cpu"
+    StoredTypes stored;
     bool raw = false, json = false;
 };
 
@@ -56,6 +64,7 @@ struct ExplainOptions {
     std::optional<std::string> backend;  // whose kernels are shown
     std::optional<int64_t> threads;
     int64_t rows = 1, depth = 0;
+    StoredTypes stored;
     bool measured = false;
 };
 
@@ -65,7 +74,7 @@ struct DiffOptions {
     TextSource prompt;
     int64_t decode = 4, chunk = 64;
     std::optional<double> tolerance;
-    std::optional<std::string> kv;  // "bf16", "f32"
+    StoredTypes stored;
     std::optional<int64_t> threads;
 };
 
@@ -74,6 +83,7 @@ struct PerplexityOptions {
     std::optional<std::string> file, tokens, logits_out;
     std::optional<int64_t> context, threads;
     std::string backend = "auto";
+    StoredTypes stored;
 };
 
 enum class BenchFormat { md, csv, json, jsonl };
@@ -83,6 +93,7 @@ struct BenchOptions {
     int64_t repetitions = 5;
     BenchFormat format = BenchFormat::md;
     std::string backend = "auto";
+    StoredTypes stored;
     std::vector<int64_t> parallel = {1};  // sequences that generate side by side
     std::optional<std::string> jsonl,
         label;                           // a file that result rows are appended to; the model's name in it

@@ -160,8 +160,24 @@ TEST(Options, DiffHasTwoBackends) {
     EXPECT_EQ(trouble({"diff", "m", "cpu", "gpu"}), "B is 'gpu', expected cpu, cuda, cuda:op or cuda:graph");
     EXPECT_EQ(trouble({"diff", "m", "auto", "cpu"}),
               "A is 'auto', expected cpu, cuda, cuda:op or cuda:graph");
-    EXPECT_EQ(trouble({"diff", "m", "cpu", "cpu", "--kv", "f16"}), "--kv is 'f16', expected bf16 or f32");
+    EXPECT_EQ(trouble({"diff", "m", "cpu", "cpu", "--kv", "f16"}),
+              "--kv is 'f16', expected f32, bf16 or fp8");
     EXPECT_NE(trouble({"diff", "m", "cpu"}).find("B is required"), std::string::npos);
+}
+
+// Risk: a type that is asked for and not used, or meant for the other of the two.
+TEST(Options, StoredTypes) {
+    const StoredTypes none = run_options({}).stored,
+                      both = run_options({"--kv", "fp8", "--state", "bf16"}).stored;
+    EXPECT_FALSE(none.kv || none.state);
+    EXPECT_EQ(both.kv, DType::e4m3);
+    EXPECT_EQ(both.state, DType::bf16);
+    EXPECT_EQ(run_options({"--kv", "bf16"}).stored.kv, DType::bf16);
+    EXPECT_EQ(trouble({"perplexity", "m", "--state", "fp8"}), "--state is 'fp8', expected f32 or bf16");
+    for (const char* command : {"explain", "perplexity", "bench"}) {
+        const auto parsed = parse_command_line({command, "m", "--kv", "f32", "--state", "f32"});
+        EXPECT_TRUE(parsed.ok()) << command;
+    }
 }
 
 // Risk: -np is read as -n with a value p, as one-letter flags are.

@@ -160,7 +160,7 @@ Result<int> run_command(const PerplexityOptions& o, Session& session) {
             NpyWriter::create(*o.logits_out, int64_t(windows.tokens.size()), facts.shape.vocab));
         writer.emplace(std::move(made));
     }
-    TRY(const std::unique_ptr<Backend> backend, session.backend(o.backend, o.threads));
+    TRY(const std::unique_ptr<Backend> backend, session.backend(o.backend, o.threads, o.stored));
     EngineOptions options;
     options.chunk = kChunk;
     options.context = int32_t(std::clamp<int64_t>(windows.window, 2, facts.shape.context));

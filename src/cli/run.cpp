@@ -70,7 +70,7 @@ Result<int> run_command(const RunOptions& o, Session& session) {
     plan.stop = o.stop;
     plan.stream = !o.json;
 
-    TRY(const std::unique_ptr<Backend> backend, session.backend(o.backend, o.threads));
+    TRY(const std::unique_ptr<Backend> backend, session.backend(o.backend, o.threads, o.stored));
     const BackendInfo& info = backend->info();
     const int64_t memory = info.host_memory ? available_memory() : info.memory_bytes;
     EngineOptions engine_options;

@@ -82,6 +82,18 @@ HD inline float e4m3_to_f32(uint8_t code) {
     return float_of_bits(bits | (uint32_t(code & 0x80u) << 24));
 }
 
+// float32 to E4M3, round to nearest even; beyond ±448, infinities too, gives ±448; NaN stays NaN.
+HD inline uint8_t f32_to_e4m3(float value) {
+    const uint32_t bits = bits_of_float(value), sign = (bits >> 24) & 0x80u, x = bits & 0x7fffffffu;
+    // The unit in the last place of 2^14 is that of E4M3's subnormals.
+    const uint32_t tiny = bits_of_float(float_of_bits(x) + 0x1p14f) & 15u;
+    uint32_t code = (x + 0x7ffffu + ((x >> 20) & 1u) - (120u << 23)) >> 20;
+    code = select_bits(x < 0x3c800000u, tiny, code);    // below 2^-6
+    code = select_bits(x >= 0x43e00000u, 0x7eu, code);  // at least 448
+    code = select_bits(x > 0x7f800000u, 0x7fu, code);
+    return uint8_t(sign | code);
+}
+
 // E2M1: code 0..15, bit 3 is the sign, magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6. Only the low four bits count.
 HD inline float e2m1_to_f32(uint32_t code) {
     const uint32_t magnitude = code & 7u;

@@ -85,11 +85,39 @@ TEST(Half, E4m3E2m1Ue8m0) {
             exponent ? std::ldexp(8 + mantissa, exponent - 10) : std::ldexp(mantissa, -9);
         EXPECT_EQ(double(f), c & 128 ? -magnitude : magnitude) << c;
     }
+    for (int c = 0; c < 256; c++)
+        if ((c & 0x7f) != 0x7f) {
+            EXPECT_EQ(f32_to_e4m3(e4m3_to_f32(uint8_t(c))), c);
+        }
     const float magnitudes[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
     for (uint32_t c = 0; c < 16; c++)
         EXPECT_EQ(e2m1_to_f32(c), c & 8 ? -magnitudes[c & 7] : magnitudes[c & 7]) << c;
     for (int c = 0; c < 255; c++) EXPECT_EQ(double(ue8m0_to_f32(uint8_t(c))), std::ldexp(1.0, c - 127)) << c;
     EXPECT_TRUE(std::isnan(ue8m0_to_f32(255)));
+}
+
+// The nearest of all codes, ties to the even one.
+TEST(Half, FloatsToE4m3) {
+    std::mt19937 random(6);
+    const auto expect_nearest = [](float f) {
+        int best = 0;
+        for (int c = 1; c < 0x7f; c++) {
+            const double now = std::abs(double(e4m3_to_f32(uint8_t(c))) - std::abs(double(f)));
+            const double least = std::abs(double(e4m3_to_f32(uint8_t(best))) - std::abs(double(f)));
+            if (now < least || (now == least && c % 2 == 0)) best = c;
+        }
+        ASSERT_EQ(f32_to_e4m3(f), best | (std::signbit(f) ? 0x80 : 0)) << f;
+    };
+    for (int i = 0; i < 20000; i++) {
+        const float f = float_of_bits((random() & 0x807fffffu) | (110 + random() % 27) << 23);
+        expect_nearest(f);
+        expect_nearest(float_of_bits(bits_of_float(f) & 0xfff80000u));  // ties among them
+    }
+    for (float f : {0.0f, -0.0f, 0x1p-10f, 0x1.8p-9f, 0x1p-149f, 447.9f, 448.0f, 464.0f, 1e30f})
+        expect_nearest(f);
+    EXPECT_EQ(f32_to_e4m3(INFINITY), 0x7e);
+    EXPECT_EQ(f32_to_e4m3(-INFINITY), 0xfe);
+    EXPECT_EQ(f32_to_e4m3(NAN) & 0x7f, 0x7f);
 }
 
 }  // namespace

@@ -7,11 +7,20 @@
 
 namespace sparkinfer {
 
-enum class DType : uint8_t { f32, bf16, f16, i32 };
+enum class DType : uint8_t { f32, bf16, f16, i32, e4m3 };
 
-constexpr int dtype_bytes(DType t) { return t == DType::f32 || t == DType::i32 ? 4 : 2; }
+constexpr int dtype_bytes(DType t) {
+    return t == DType::f32 || t == DType::i32 ? 4 : t == DType::e4m3 ? 1 : 2;
+}
 constexpr const char* dtype_name(DType t) {
-    return t == DType::f32 ? "F32" : t == DType::bf16 ? "BF16" : t == DType::f16 ? "F16" : "I32";
+    switch (t) {
+        case DType::f32: return "F32";
+        case DType::bf16: return "BF16";
+        case DType::f16: return "F16";
+        case DType::i32: return "I32";
+        case DType::e4m3: return "FP8";  // E4M3, the only kind in use
+    }
+    return "?";
 }
 
 // Row-major, up to three dimensions, outermost first; entries of dimension 0 lie `stride` elements apart,

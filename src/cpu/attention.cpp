@@ -94,6 +94,11 @@ void store_row(const KvLayer& kv, std::byte* rows, int at, const float* x) {
         memcpy(rows + int64_t(at) * kv.width * 4, x, size_t(kv.width) * 4);
         return;
     }
+    if (kv.dtype == DType::e4m3) {
+        auto* y = reinterpret_cast<uint8_t*>(rows) + int64_t(at) * kv.width;
+        for (int i = 0; i < kv.width; ++i) y[i] = f32_to_e4m3(x[i]);
+        return;
+    }
     auto* y = reinterpret_cast<uint16_t*>(rows) + int64_t(at) * kv.width;
     for (int i = 0; i < kv.width; ++i) y[i] = f32_to_bf16(x[i]);
 }
@@ -101,8 +106,13 @@ void store_row(const KvLayer& kv, std::byte* rows, int at, const float* x) {
 // The first `count` rows as float32: in place, or converted to `buffer`.
 const float* load_rows(const KvLayer& kv, const std::byte* rows, int count, float* buffer) {
     if (kv.dtype == DType::f32) return reinterpret_cast<const float*>(rows);
-    const auto* x = reinterpret_cast<const uint16_t*>(rows);
-    for (int64_t i = 0; i < int64_t(count) * kv.width; ++i) buffer[i] = bf16_to_f32(x[i]);
+    const int64_t n = int64_t(count) * kv.width;
+    const auto* codes = reinterpret_cast<const uint8_t*>(rows);
+    const auto* halves = reinterpret_cast<const uint16_t*>(rows);
+    if (kv.dtype == DType::e4m3)
+        for (int64_t i = 0; i < n; ++i) buffer[i] = e4m3_to_f32(codes[i]);
+    else
+        for (int64_t i = 0; i < n; ++i) buffer[i] = bf16_to_f32(halves[i]);
     return buffer;
 }
 
@@ -179,7 +189,8 @@ void attend(const Attention& op, const Scratch& s, int t, int g, int worker) {
 int64_t scratch_bytes(const Attention& op, int threads) { return measure<Scratch>(op, threads); }
 
 void run(const Attention& op, Context& context) {
-    CHECK(op.kv.dtype == DType::f32 || op.kv.dtype == DType::bf16, "KV pages of {}", dtype_name(op.kv.dtype));
+    CHECK(op.kv.dtype == DType::f32 || op.kv.dtype == DType::bf16 || op.kv.dtype == DType::e4m3,
+          "KV pages of {}", dtype_name(op.kv.dtype));
     const Scratch s(context.scratch, op, context.pool.threads());
     context.pool.parallel(op.q.rows(), 4, [&](int64_t begin, int64_t end, int) {
         for (int64_t t = begin; t < end; ++t) append_row(op, s, int(t));

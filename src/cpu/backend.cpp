@@ -56,11 +56,12 @@ int usable_cores() {
 
 class CpuBackend final : public Backend {
   public:
-    CpuBackend(int threads, bool measure) : pool_(threads), measure_(measure) {
+    CpuBackend(int threads, const CpuOptions& options) : pool_(threads), measure_(options.measure) {
         info_.name = "cpu";
         info_.device = device_name();
         info_.memory_bytes = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
-        info_.kv_type = DType::f32;
+        info_.kv_type = options.kv_type;
+        info_.state_type = options.state_type;
         info_.host_memory = true;
     }
 
@@ -181,7 +182,7 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options) {
         return usage_error("threads is {}; expected 0 (one a core) to {}", options.threads, kMaxCpuThreads);
     const int threads = options.threads ? options.threads : std::min(usable_cores(), kMaxCpuThreads);
     try {
-        return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(threads, options.measure));
+        return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(threads, options));
     } catch (const std::system_error& e) {  // from std::thread
         return out_of_resources("cannot start {} threads: {}", threads, e.what());
     }

@@ -12,8 +12,10 @@
 namespace sparkinfer {
 
 struct CpuOptions {
-    int threads = 0;       // 0: one for each core the process may use; at most kMaxCpuThreads
-    bool measure = false;  // time every op
+    int threads = 0;                // 0: one for each core the process may use; at most kMaxCpuThreads
+    bool measure = false;           // time every op
+    DType kv_type = DType::f32;     // or bf16, e4m3: keys and values in the pages
+    DType state_type = DType::f32;  // or bf16: S of recurrent states
 };
 constexpr int kMaxCpuThreads = 512;
 

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/half.h"
 #include "cpu/dot.h"
 #include "cpu/math.h"
 #include "cpu/matmul.h"
@@ -36,12 +37,13 @@ struct Scratch {
 // One layer's part of one state slot.
 struct State {
     StateHeader* header;  // [n_v], all the same
-    float *s, *ring, *log_k, *log_d, *log_g;
+    std::byte* s;         // [n_v, width, width] of StateLayer::dtype
+    float *ring, *log_k, *log_d, *log_g;
     State(const StateLayer& l, int32_t slot) {
         const StateLayout at = state_layout(l);
         std::byte* base = l.states + slot * l.state_bytes;
         header = reinterpret_cast<StateHeader*>(base);
-        s = reinterpret_cast<float*>(base + at.s_at);
+        s = base + at.s_at;
         ring = reinterpret_cast<float*>(base + at.ring_at);
         log_k = reinterpret_cast<float*>(base + at.log_k_at);
         log_d = reinterpret_cast<float*>(base + at.log_d_at);
@@ -137,10 +139,26 @@ struct Head {
         if (g.state_in < 0)
             std::fill_n(state, cells, 0.0f);
         else
-            std::copy_n(State(op.state, g.state_in).s + h * cells, cells, state);
+            read_cells(State(op.state, g.state_in).s);
     }
     void store(int32_t slot) const {
-        if (slot >= 0) std::copy_n(state, cells, State(op.state, slot).s + h * cells);
+        if (slot >= 0) write_cells(State(op.state, slot).s);
+    }
+    void read_cells(const std::byte* all) {
+        if (op.state.dtype == DType::f32) {
+            std::copy_n(reinterpret_cast<const float*>(all) + h * cells, cells, state);
+            return;
+        }
+        const uint16_t* from = reinterpret_cast<const uint16_t*>(all) + h * cells;
+        for (int64_t i = 0; i < cells; ++i) state[i] = bf16_to_f32(from[i]);
+    }
+    void write_cells(std::byte* all) const {
+        if (op.state.dtype == DType::f32) {
+            std::copy_n(state, cells, reinterpret_cast<float*>(all) + h * cells);
+            return;
+        }
+        uint16_t* to = reinterpret_cast<uint16_t*>(all) + h * cells;
+        for (int64_t i = 0; i < cells; ++i) to[i] = f32_to_bf16(state[i]);
     }
     void fold(const Segment& g, int accepted) {
         if (accepted == 0) return;
@@ -236,6 +254,8 @@ void run(const GatedDelta& op, Context& context) {
     CHECK(op.conv.quant == Quant::f32 && op.conv.scale_count == 0, "convolution weights of {}",
           quant_name(op.conv.quant));
     CHECK(op.state.width % 16 == 0, "heads of {}", op.state.width);
+    CHECK(op.state.dtype == DType::f32 || op.state.dtype == DType::bf16, "a state of {}",
+          dtype_name(op.state.dtype));
     const Scratch s(context.scratch, op, context.pool.threads());
     map_segments(op, s);
     Pool& pool = context.pool;

@@ -41,7 +41,8 @@ void lower_head(Lowering& l, const Attention& op) {
 template <int kWidth>
 void lower_width(Lowering& l, const Attention& op) {
     if (op.kv.dtype == DType::bf16) return lower_head<kWidth, __nv_bfloat16>(l, op);
-    CHECK(op.kv.dtype == DType::f32, "KV pages that are neither BF16 nor F32");
+    if (op.kv.dtype == DType::e4m3) return lower_head<kWidth, __nv_fp8_e4m3>(l, op);
+    CHECK(op.kv.dtype == DType::f32, "KV pages of {}", dtype_name(op.kv.dtype));
     lower_head<kWidth, float>(l, op);
 }
 

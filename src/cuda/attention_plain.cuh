@@ -1,6 +1,6 @@
 // attention_plain.cuh — attention over the paged KV, one block per (row, head), any length.
 // Computes   ops.h: Attention
-// Shapes     q [T, H, d∈{32,64,96,128,256}]   pages [n, 2, G, 64, d] F32 or BF16   y [T, H, d]
+// Shapes     q [T, H, d∈{32,64,96,128,256}]   pages [n, 2, G, 64, d] F32, BF16 or FP8   y [T, H, d]
 // Mapping    append: a warp per (row, head of q, k or v); plain: 4 warps take every fourth key, a lane owns
 //            d/32 columns, online softmax each, merged ascending.
 // Memory     reads K and V once per query head: H/G times too often. Floor: 2·len·G·d·bytes.

@@ -1,6 +1,6 @@
 // attention_splitkv.cuh — decode attention over the paged KV: a row's keys split over clusters of blocks.
 // Computes   ops.h: Attention, in one launch
-// Shapes     q [T≤8, H, d∈{64,128,256}], H/G ≤ 8   pages [n, 2, G, 64, d] BF16|F32   y [T, H, d]
+// Shapes     q [T≤8, H, d∈{64,128,256}], H/G ≤ 8   pages [n, 2, G, 64, d] BF16|F32|FP8   y [T, H, d]
 // Mapping    grid (8·C, G, T) in clusters of 8. The row's own length says how many of its C clusters work;
 //            the others leave at once. A block serves all H/G heads of its kv head; its warps take turns at
 //            the tiles of its share (attention_splitkv_tiles.cuh), softmax online. Merged ascending: warps,
@@ -15,8 +15,10 @@
 // 168,
 //            109 (92); 128: 256, 128, 100 (83); 64: 256, 128, 53 (44); F32: 256, 168, ≤ 100. sm_90+
 //            (clusters).
+//            FP8: queries times their scale below 65,504.
 // Numbers    not measured yet
-// Tested     tests/ops/attention.cpp against float64: 5e-6 (F32), 1e-4 (BF16: rounding of keys and values); a
+// Tested     tests/ops/attention.cpp against float64: 5e-6 (F32), 1e-4 (BF16, FP8: keys that round to the
+// other neighbour); a
 //            row's bits for T = 1 … 8.
 #pragma once
 #include "cuda/attention_splitkv_tiles.cuh"
@@ -41,8 +43,13 @@ __device__ __forceinline__ void place_query(float* queries, const float* head, f
 #pragma unroll
         for (int pair = lane; pair < S::kWidth / 2; pair += 32) {
             uint2 words;
-            split_bf16(head[2 * pair] * scale, head[2 * pair + 1] * scale, words.x, words.y);
-            const int step = pair / 8, c = pair % 4, half = pair / 4 % 2;
+            const float x0 = head[2 * pair] * scale, x1 = head[2 * pair + 1] * scale;
+            if constexpr (S::kFp8)
+                split_f16(x0, x1, words.x, words.y);
+            else
+                split_bf16(x0, x1, words.x, words.y);
+            const int step = pair / 8, c = S::kFp8 ? pair / 2 % 4 : pair % 4,
+                      half = S::kFp8 ? pair % 2 : pair / 4 % 2;
             reinterpret_cast<uint2*>(queries)[(step * 32 + i * 4 + c) * 2 + half] = words;
         }
     } else {
@@ -221,7 +228,7 @@ __global__ void __cluster_dims__(kSplitCluster, 1, 1) __launch_bounds__(S::kThre
     const SplitShared<S> shared(split_memory, warp);
     [[maybe_unused]] SplitRing<S> ring{};
     if constexpr (S::kMma) {
-        const int64_t head_bytes = int64_t(kPageTokens) * S::kWidth * 2;
+        const int64_t head_bytes = int64_t(kPageTokens) * S::kRowBytes;
         ring = {shared_address(shared.warp),
                 o.slots.pages(s.row.slot),
                 o.kv.pages + g * head_bytes,

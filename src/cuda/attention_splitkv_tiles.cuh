@@ -2,6 +2,9 @@
 // BF16: tiles of 16 tokens come through a ring of 8-token pieces by cp.async, the first before the wait. On
 // mma.m16n8k16, queries and probabilities as sums of two BF16: S = {q high; q low} [16, d] · Kᵀ, then
 // yᵀ = Vᵀ · {p high}ᵀ + Vᵀ · {p low}ᵀ, whose operand P lies in the lanes as S left it.
+// FP8 (E4M3): the same with FP16 in place of BF16, which holds every E4M3 value. A lane's four bytes of keys
+// are two neighbouring pairs of columns, and its two values of one token lie in rows g and g + 8: only the
+// places of queries and sums tell of it.
 // F32: tiles of 4 tokens, straight from the pages, on FMAs.
 #pragma once
 #include <type_traits>
@@ -30,14 +33,15 @@ template <int kHeadWidth, class StoredType>
 struct SplitShape {
     using Stored = StoredType;
     static constexpr int kWidth = kHeadWidth;
-    static constexpr bool kMma = std::is_same_v<Stored, __nv_bfloat16>;
+    static constexpr bool kMma = !std::is_same_v<Stored, float>, kFp8 = sizeof(Stored) == 1;
     static constexpr int kWarps = kMma && kWidth == 256 ? 4 : 8, kThreads = kWarps * 32;
     static constexpr int kColumns = kWidth > kThreads ? kWidth / kThreads : 1;  // of a head, a thread: 1 or 2
     static constexpr int kMinBlocks = kWarps == 4 ? 3 : kMma ? 2 : 1;  // an SM: ≤ 168, 128, 255 registers
     using Run = std::conditional_t<kColumns == 2, float2, float>;
-    static constexpr int kTile = kMma ? 16 : 4;  // tokens
+    static constexpr int kTile = kMma ? 16 : 4;                     // tokens
+    static constexpr int kRowBytes = kWidth * int(sizeof(Stored));  // of a token in a page
     static constexpr int kTokenBytes =
-        2 * kWidth + 16;  // in the ring: 16 apart, so that ldmatrix meets no conflict
+        kRowBytes + 16;  // in the ring: 16 apart, so that ldmatrix meets no conflict
     static constexpr int kPieceBytes = 8 * kTokenBytes;  // 8 tokens
     static constexpr int kOutRow = kWidth + 4;           // floats from head to head of a warp's result
     static constexpr int kOutBytes = kSplitHeads * kOutRow * 4;  // lies over the warp's ring
@@ -155,12 +159,12 @@ struct SplitRing {
         if (tile < end) {
             const int token = tile * S::kTile + (next & 1) * 8;
             const std::byte* source = kv + __shfl_sync(kWholeWarp, page, k & 31) * page_bytes +
-                                      (next & 2 ? part_bytes : 0) + token % kPageTokens * (S::kWidth * 2);
+                                      (next & 2 ? part_bytes : 0) + token % kPageTokens * S::kRowBytes;
             const uint32_t to = base + into * S::kPieceBytes;
 #pragma unroll
-            for (int i = 0; i < S::kWidth / 32; ++i) {
-                const int chunk = i * 32 + lane, row = chunk / (S::kWidth / 8),
-                          column = chunk % (S::kWidth / 8);
+            for (int i = 0; i < S::kRowBytes / 64; ++i) {
+                const int chunk = i * 32 + lane, row = chunk / (S::kRowBytes / 16),
+                          column = chunk % (S::kRowBytes / 16);
                 async_copy16(to + row * S::kTokenBytes + column * 16, source + chunk * 16,
                              token + row < old_end);
             }
@@ -189,19 +193,20 @@ struct SplitRing {
 
 // Puts the fresh keys (or values) among the 8 tokens from `token` on into a piece, where zeros were.
 template <class S>
-__device__ __forceinline__ void insert_fresh(uint32_t piece, const __nv_bfloat16* fresh, int token,
+__device__ __forceinline__ void insert_fresh(uint32_t piece, const typename S::Stored* fresh, int token,
                                              int old_end, int index, int lane) {
     if (token + 8 <= old_end) return;
     for (int t = max(token, old_end); t < token + 8 && t <= index; ++t)
-        if (lane < S::kWidth / 8) {
+        if (lane < S::kRowBytes / 16) {
             const uint4 v = reinterpret_cast<const uint4*>(fresh + (t - old_end) * S::kWidth)[lane];
             store_shared16(piece + (t - token) * S::kTokenBytes + lane * 16, v);
         }
     __syncwarp();
 }
 
-// The warp's tiles in BF16. Lane 4·g + c holds scores of head g for tokens 2c, 2c + 1, 8 + 2c, 9 + 2c of a
-// tile, and sums of heads 2c, 2c + 1 for values 16·m + g and 16·m + 8 + g.
+// The warp's tiles in BF16 or FP8. Lane 4·g + c holds scores of head g for tokens 2c, 2c + 1, 8 + 2c, 9 + 2c
+// of a tile, and sums of heads 2c, 2c + 1 for values 16·m + g and 16·m + 8 + g; FP8: 16·m + 2g and 16·m + 2g
+// + 1.
 template <class S>
 struct SplitMma {
     float y[S::kWidth / 16][4] = {};
@@ -212,16 +217,35 @@ struct SplitMma {
         float d[2][2][4] = {};  // [tokens of piece 0 or 1][even and odd steps]
         const uint32_t at = lane % 8 * S::kTokenBytes + lane / 8 * 16;
         const uint4* q = reinterpret_cast<const uint4*>(queries) + lane;
-#pragma unroll 4
-        for (int k = 0; k < S::kWidth / 16; k += 2) {
-            const uint4 q0 = q[k * 32], q1 = q[(k + 1) * 32];
-            const uint32_t a0[4] = {q0.x, q0.y, q0.z, q0.w}, a1[4] = {q1.x, q1.y, q1.z, q1.w};
+        if constexpr (S::kFp8) {
+#pragma unroll 1
+            for (int k = 0; k < S::kWidth / 16; k += 4) {
+                uint32_t b[2][4];
+                load_matrices(b[0], piece[0] + at + k * 16);
+                load_matrices(b[1], piece[1] + at + k * 16);
 #pragma unroll
-            for (int n = 0; n < 2; ++n) {
-                uint32_t b[4];
-                load_matrices(b, piece[n] + at + k * 32);
-                mma_bf16(d[n][0], a0, b[0], b[1]);
-                mma_bf16(d[n][1], a1, b[2], b[3]);
+                for (int i = 0; i < 4; ++i) {
+                    const uint4 v = q[(k + i) * 32];
+                    const uint32_t a[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+                    for (int n = 0; n < 2; ++n) {
+                        const uint2 key = e4m3_to_f16(b[n][i]);
+                        mma_f16(d[n][i % 2], a, key.x, key.y);
+                    }
+                }
+            }
+        } else {
+#pragma unroll 4
+            for (int k = 0; k < S::kWidth / 16; k += 2) {
+                const uint4 q0 = q[k * 32], q1 = q[(k + 1) * 32];
+                const uint32_t a0[4] = {q0.x, q0.y, q0.z, q0.w}, a1[4] = {q1.x, q1.y, q1.z, q1.w};
+#pragma unroll
+                for (int n = 0; n < 2; ++n) {
+                    uint32_t b[4];
+                    load_matrices(b, piece[n] + at + k * 32);
+                    mma_bf16(d[n][0], a0, b[0], b[1]);
+                    mma_bf16(d[n][1], a1, b[2], b[3]);
+                }
             }
         }
 #pragma unroll
@@ -255,9 +279,27 @@ struct SplitMma {
     }
     __device__ __forceinline__ void values(const float (&p)[4], const uint32_t (&piece)[2], int lane) {
         uint32_t high[2], low[2];
+        const uint32_t at = (lane < 16 ? piece[0] : piece[1]) + lane % 8 * S::kTokenBytes + lane / 8 % 2 * 16;
+        if constexpr (S::kFp8) {
+            split_f16(p[0], p[1], high[0], low[0]);
+            split_f16(p[2], p[3], high[1], low[1]);
+#pragma unroll
+            for (int m = 0; m < S::kWidth / 16; m += 2) {
+                uint32_t r[4];
+                load_matrices_transposed(r, at + m * 16);
+#pragma unroll
+                for (int j = 0; j < 2; ++j) {
+                    const uint2 first = e4m3_to_f16(__byte_perm(r[j], 0, 0x3120)),
+                                last = e4m3_to_f16(__byte_perm(r[2 + j], 0, 0x3120));
+                    const uint32_t a[4] = {first.x, first.y, last.x, last.y};
+                    mma_f16(y[m + j], a, high[0], high[1]);
+                    mma_f16(y[m + j], a, low[0], low[1]);
+                }
+            }
+            return;
+        }
         split_bf16(p[0], p[1], high[0], low[0]);
         split_bf16(p[2], p[3], high[1], low[1]);
-        const uint32_t at = (lane < 16 ? piece[0] : piece[1]) + lane % 8 * S::kTokenBytes + lane / 8 % 2 * 16;
 #pragma unroll
         for (int m = 0; m < S::kWidth / 16; ++m) {
             uint32_t a[4];
@@ -279,7 +321,7 @@ struct SplitMma {
             ring.give_back();
             soften(s, token, r.row.index, ring.lane);
             ring.take(piece);
-            const __nv_bfloat16* fresh = shared.fresh + kSplitRows * S::kWidth;
+            const typename S::Stored* fresh = shared.fresh + kSplitRows * S::kWidth;
 #pragma unroll
             for (int i = 0; i < 2; ++i)
                 insert_fresh<S>(piece[i], fresh, token + i * 8, r.old_end, r.row.index, ring.lane);
@@ -293,11 +335,12 @@ struct SplitMma {
         sum += __shfl_xor_sync(kWholeWarp, sum, 2);
         const int g = lane / 4, c = lane % 4;
         if (c == 0) softmax[g] = {most, sum};
-        float *y0 = out + 2 * c * S::kOutRow + g, *y1 = y0 + S::kOutRow;
+        constexpr int kFirst = S::kFp8 ? 2 : 1, kSecond = S::kFp8 ? 1 : 8;
+        float *y0 = out + 2 * c * S::kOutRow + kFirst * g, *y1 = y0 + S::kOutRow;
 #pragma unroll
         for (int m = 0; m < S::kWidth / 16; ++m) {
             y0[m * 16] = y[m][0], y1[m * 16] = y[m][1];
-            y0[m * 16 + 8] = y[m][2], y1[m * 16 + 8] = y[m][3];
+            y0[m * 16 + kSecond] = y[m][2], y1[m * 16 + kSecond] = y[m][3];
         }
     }
 };

@@ -84,6 +84,7 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const CudaOptions& options) {
     b->info_.activations = "16-bit";
     b->info_.memory_bytes = b->device_.free;
     b->info_.kv_type = options.kv_type;
+    b->info_.state_type = options.state_type;
     b->info_.captures = true;
     return std::unique_ptr<Backend>(std::move(b));
 }

@@ -17,8 +17,9 @@ enum class CudaExecutor {
 struct CudaOptions {
     int32_t device = 0;
     CudaExecutor executor = CudaExecutor::graph;
-    DType kv_type = DType::bf16;  // or f32
-    bool measure = false;         // time every launch, or every graph
+    DType kv_type = DType::bf16;    // or f32, e4m3: keys and values in the pages
+    DType state_type = DType::f32;  // or bf16: S of recurrent states
+    bool measure = false;           // time every launch, or every graph
 };
 
 // What keeps the GPU from being used, in one sentence; empty when nothing does. Starts nothing.

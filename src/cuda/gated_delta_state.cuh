@@ -24,12 +24,13 @@ struct DeltaCall {
 // One layer's part of one state slot.
 struct DeltaState {
     StateHeader* header;  // [n_v], all the same
-    float *s, *ring, *log_k, *log_d, *log_g;
+    std::byte* s;         // of StateLayer::dtype
+    float *ring, *log_k, *log_d, *log_g;
     __device__ DeltaState(const DeltaCall& p, int slot) {
         const StateLayout& at = p.at;
         std::byte* base = p.op.state.states + slot * p.op.state.state_bytes;
         header = reinterpret_cast<StateHeader*>(base);
-        s = reinterpret_cast<float*>(base + at.s_at);
+        s = base + at.s_at;
         ring = reinterpret_cast<float*>(base + at.ring_at);
         log_k = reinterpret_cast<float*>(base + at.log_k_at);
         log_d = reinterpret_cast<float*>(base + at.log_d_at);

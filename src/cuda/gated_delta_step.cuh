@@ -1,7 +1,8 @@
 // gated_delta_step.cuh — the gated delta rule with its convolution, row after row, in one kernel.
 // Computes   ops.h: GatedDelta
-// Shapes     qkv [T, channels]   z, y [T, n_v·128]   beta, alpha [T, n_v]   S [n_v, 128 (k), 128 (v)] F32
-// Mapping    a cluster of 4 blocks per (value head, segment), 32 columns of S each, in registers: thread
+// Shapes     qkv [T, channels]   z, y [T, n_v·128]   beta, alpha [T, n_v]   S [n_v, 128 (k), 128 (v)]
+// F32|BF16 Mapping    a cluster of 4 blocks per (value head, segment), 32 columns of S each, in registers:
+// thread
 //            (warp w < 8, lane) holds rows 16·w + 4·(lane/8) … + 3 of columns 4·(lane%8) … + 3. Every block
 //            convolves the head's q and k itself, a channel a thread of warps 0 … 7; warp 8 has the block's
 //            v, the gates, the norms and the output. S and the convolution's columns are loaded before the
@@ -17,6 +18,7 @@
 // Numbers    not measured yet
 // Tested     tests/ops/gated_delta.cpp against float64 and cpu/.
 #pragma once
+#include "core/half.h"
 #include "cuda/gated_delta_state.cuh"
 #include "cuda/lib/copy.cuh"
 #include "cuda/lib/exchange.cuh"
@@ -108,13 +110,24 @@ struct DeltaThread {
     __device__ __forceinline__ int row_of_s() const { return warp * 16 + lane / 8 * 4; }
     __device__ __forceinline__ int column_of_s() const { return rank * kDeltaColumns + lane % 8 * 4; }
     // Cells of a slot's S that are this thread's: row i lies i·128 further.
-    __device__ __forceinline__ float* cells(int slot) const {
-        return DeltaState(p, slot).s + (int64_t(head) * kDeltaWidth + row_of_s()) * kDeltaWidth +
-               column_of_s();
+    template <class Cell>
+    __device__ __forceinline__ Cell* cells(int slot) const {
+        return reinterpret_cast<Cell*>(DeltaState(p, slot).s) +
+               (int64_t(head) * kDeltaWidth + row_of_s()) * kDeltaWidth + column_of_s();
     }
     __device__ __forceinline__ void load_cells() {
         if (kOut) return;
-        const float* from = g.state_in < 0 ? nullptr : cells(g.state_in);
+        if (o.state.dtype == DType::bf16 && g.state_in >= 0) {
+            const uint16_t* from = cells<uint16_t>(g.state_in);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const uint2 v = __ldcg(reinterpret_cast<const uint2*>(from + i * kDeltaWidth));
+                cell[i][0] = __uint_as_float(v.x << 16), cell[i][1] = __uint_as_float(v.x & 0xffff0000u);
+                cell[i][2] = __uint_as_float(v.y << 16), cell[i][3] = __uint_as_float(v.y & 0xffff0000u);
+            }
+            return;
+        }
+        const float* from = g.state_in < 0 ? nullptr : cells<float>(g.state_in);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             float4 v = make_float4(0, 0, 0, 0);
@@ -124,7 +137,16 @@ struct DeltaThread {
     }
     __device__ __forceinline__ void store_cells(int slot) const {
         if (kOut || slot < 0) return;
-        float* to = cells(slot);
+        if (o.state.dtype == DType::bf16) {
+            uint16_t* to = cells<uint16_t>(slot);
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                *reinterpret_cast<uint2*>(to + i * kDeltaWidth) =
+                    make_uint2(f32_to_bf16(cell[i][0]) | uint32_t(f32_to_bf16(cell[i][1])) << 16,
+                               f32_to_bf16(cell[i][2]) | uint32_t(f32_to_bf16(cell[i][3])) << 16);
+            return;
+        }
+        float* to = cells<float>(slot);
 #pragma unroll
         for (int i = 0; i < 4; ++i)
             *reinterpret_cast<float4*>(to + i * kDeltaWidth) =

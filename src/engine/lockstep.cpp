@@ -60,9 +60,9 @@ std::vector<Region> outputs_of(const GatedDelta& o, const StepFacts& s) {
     const StateLayer& l = o.state;
     const StateLayout at = state_layout(l);
     const std::byte* state = l.states + s.state_out * l.state_bytes;
-    std::vector<Region> all{{"state header", state, l.value_heads, 2, sizeof(StateHeader) / 4, DType::i32},
-                            {"S", state + at.s_at, l.value_heads, l.width * l.width,
-                             int64_t(l.width) * l.width, DType::f32, true}};
+    std::vector<Region> all{
+        {"state header", state, l.value_heads, 2, sizeof(StateHeader) / 4, DType::i32},
+        {"S", state + at.s_at, l.value_heads, l.width * l.width, int64_t(l.width) * l.width, l.dtype, true}};
     const int32_t total = s.first + s.rows;  // rows folded by now
     for (int32_t back = 1; back <= std::min(l.taps - 1, total); ++back) {
         const int64_t column = (total - back) % at.columns;
@@ -93,6 +93,7 @@ Result<Values> fetch(Solo& side, const Region& r) {
     v.numbers.resize(size_t(r.rows) * size_t(r.columns));
     const auto* words = reinterpret_cast<const uint32_t*>(v.bytes.data());
     const auto* halves = reinterpret_cast<const uint16_t*>(v.bytes.data());
+    const auto* codes = reinterpret_cast<const uint8_t*>(v.bytes.data());
     for (int32_t row = 0; row < r.rows; ++row)
         for (int32_t c = 0; c < r.columns; ++c) {
             const int64_t from = row * r.stride + c;
@@ -102,6 +103,7 @@ Result<Values> fetch(Solo& side, const Region& r) {
                 case DType::i32: to = int32_t(words[from]); break;
                 case DType::bf16: to = bf16_to_f32(halves[from]); break;
                 case DType::f16: to = f16_to_f32(halves[from]); break;
+                case DType::e4m3: to = e4m3_to_f32(codes[from]); break;
             }
         }
     return v;
@@ -115,6 +117,7 @@ double stored_error(DType t) {
         case DType::i32: return 0;
         case DType::f16:
         case DType::bf16: return 2e-2;
+        case DType::e4m3: return 2e-1;
     }
     return 0;
 }
@@ -175,7 +178,9 @@ std::vector<std::byte> converted(const Values& v, const Region& to) {
     for (size_t i = 0; i < v.numbers.size(); ++i) {
         const auto f = float(v.numbers[i]);
         const uint16_t half = to.dtype == DType::bf16 ? f32_to_bf16(f) : f32_to_f16(f);
-        if (to.dtype == DType::f32)
+        if (to.dtype == DType::e4m3)
+            bytes[i] = std::byte(f32_to_e4m3(f));
+        else if (to.dtype == DType::f32)
             std::memcpy(bytes.data() + 4 * i, &f, 4);
         else
             std::memcpy(bytes.data() + 2 * i, &half, 2);

@@ -77,12 +77,15 @@ TEST(KvCache, CopiesOnlyAPartialSharedPage) {
 // Risk: recurrent layers overlap in a slot.
 TEST(StatePool, LayersFollowEachOther) {
     const std::vector<StateLayer> layers(3, StateLayer{nullptr, 0, 1, 2, 128, 512, 4});
-    const int64_t bytes = StatePool::slot_bytes(layers);
+    const int64_t bytes = StatePool::slot_bytes(layers, DType::bf16);
+    // S alone is smaller: 2 value heads of 128 × 128 cells in 3 layers.
+    EXPECT_EQ(StatePool::slot_bytes(layers, DType::f32) - bytes, 3 * 2 * 128 * 128 * 2);
     std::vector<std::byte> memory(size_t(bytes) * 2);
-    const StatePool pool(layers, {memory.data(), int64_t(memory.size()), true}, 2);
+    const StatePool pool(layers, DType::bf16, {memory.data(), int64_t(memory.size()), true}, 2);
     for (int i = 0; i < 3; ++i) {
         EXPECT_EQ(pool.layers()[size_t(i)].states, memory.data() + i * bytes / 3);
         EXPECT_EQ(pool.layers()[size_t(i)].state_bytes, bytes);
+        EXPECT_EQ(pool.layers()[size_t(i)].dtype, DType::bf16);
     }
 }
 

@@ -38,7 +38,7 @@ int64_t results_bytes(const RunnerPlan& plan, const ModelShape& shape) {
 Result<void> check_memory(const RunnerPlan& plan, const ModelShape& shape, const BackendInfo& info,
                           int64_t arena_bytes) {
     const int64_t kv = plan.pages * KvCache::page_bytes(shape.kv, info.kv_type);
-    const int64_t state = plan.states * StatePool::slot_bytes(shape.state);
+    const int64_t state = plan.states * StatePool::slot_bytes(shape.state, info.state_type);
     const int64_t rest =
         slots_bytes(plan, shape) + StepImage::bytes_for(plan.limits) + results_bytes(plan, shape);
     const int64_t total = kv + state + arena_bytes + rest;
@@ -80,7 +80,7 @@ int64_t Runner::arena_bytes() const {
 
 Result<void> Runner::allocate(int64_t arena_bytes) {
     const ModelShape& shape = model_.shape();
-    const DType kv_type = backend_.info().kv_type;
+    const DType kv_type = backend_.info().kv_type, state_type = backend_.info().state_type;
     const auto take = [&](int64_t bytes, MemoryKind kind) -> Result<Memory> {
         if (bytes == 0) return Memory{};
         return backend_.allocate(bytes, kind);
@@ -88,8 +88,9 @@ Result<void> Runner::allocate(int64_t arena_bytes) {
     TRY(arena_, take(arena_bytes, MemoryKind::arena));
     TRY(const Memory kv, take(plan_.pages * KvCache::page_bytes(shape.kv, kv_type), MemoryKind::kv));
     kv_ = std::make_unique<KvCache>(shape.kv, kv_type, kv, plan_.pages);
-    TRY(const Memory state, take(plan_.states * StatePool::slot_bytes(shape.state), MemoryKind::state));
-    states_ = std::make_unique<StatePool>(shape.state, state, plan_.states);
+    TRY(const Memory state,
+        take(plan_.states * StatePool::slot_bytes(shape.state, state_type), MemoryKind::state));
+    states_ = std::make_unique<StatePool>(shape.state, state_type, state, plan_.states);
     TRY(slot_memory_, take(slots_bytes(plan_, shape), MemoryKind::slots));
     TRY(step_, take(StepImage::bytes_for(plan_.limits), MemoryKind::step));
     TRY(results_, take(results_bytes(plan_, shape), MemoryKind::results));

@@ -4,20 +4,24 @@
 
 namespace sparkinfer {
 
-int64_t StatePool::slot_bytes(std::span<const StateLayer> layers) {
+int64_t StatePool::slot_bytes(std::span<const StateLayer> layers, DType dtype) {
     int64_t bytes = 0;
-    for (const StateLayer& layer : layers) bytes += state_layout(layer).bytes;
+    for (StateLayer layer : layers) {
+        layer.dtype = dtype;
+        bytes += state_layout(layer).bytes;
+    }
     return bytes;
 }
 
-StatePool::StatePool(std::span<const StateLayer> layers, Memory memory, int32_t slots)
+StatePool::StatePool(std::span<const StateLayer> layers, DType dtype, Memory memory, int32_t slots)
     : layers_(layers.begin(), layers.end()), pool_(slots) {
-    const int64_t bytes = slot_bytes(layers);
+    const int64_t bytes = slot_bytes(layers, dtype);
     CHECK(memory.bytes >= bytes * slots, "{} bytes for {} states of {}", memory.bytes, slots, bytes);
     std::byte* at = memory.data;
     for (StateLayer& layer : layers_) {
         layer.states = at;
         layer.state_bytes = bytes;
+        layer.dtype = dtype;
         at += state_layout(layer).bytes;
     }
 }

@@ -16,10 +16,11 @@ namespace sparkinfer {
 class StatePool {
   public:
     // Bytes of one slot; 0: the model has no recurrent layer.
-    static int64_t slot_bytes(std::span<const StateLayer> layers);
+    static int64_t slot_bytes(std::span<const StateLayer> layers, DType dtype);
 
-    // Makes the layers refer to `memory`, which holds `slots` states. `layers` as in ModelShape.
-    StatePool(std::span<const StateLayer> layers, Memory memory, int32_t slots);
+    // Makes the layers refer to `memory`, which holds `slots` states with S in `dtype`. `layers` as in
+    // ModelShape.
+    StatePool(std::span<const StateLayer> layers, DType dtype, Memory memory, int32_t slots);
 
     const std::vector<StateLayer>& layers() const { return layers_; }
     bool used() const { return !layers_.empty(); }

@@ -80,6 +80,7 @@ struct BackendInfo {
     std::string activations = "f32";  // fewest bits that weights are multiplied with
     int64_t memory_bytes = 0;         // that can be allocated in all
     DType kv_type = DType::f32;       // what KV pages are kept in by default
+    DType state_type = DType::f32;    // what S of recurrent states is kept in
     bool captures = false;            // compiling a tape is costly: rows are padded to a few classes
     bool host_memory = false;  // it computes in the host's memory, so that memory's size and speed bind it
     // Sentences the user should know, complete once the weights are placed: what lies or runs in a slower

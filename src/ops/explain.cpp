@@ -67,7 +67,7 @@ OpCost cost_of(const GatedDelta& op, const StepSize& size) {
     cost.weight_bytes = all_weight_bytes(op);
     const double square = double(l.width) * l.width * l.value_heads;
     const double columns = double(l.taps - 1) + std::min<double>(size.rows, state_layout(l).columns);
-    cost.state_bytes = 2 * 4.0 * square + columns * l.channels * 4.0;
+    cost.state_bytes = 2.0 * dtype_bytes(l.dtype) * square + columns * l.channels * 4.0;
     cost.flops = double(size.rows) * (7.0 * square + 2.0 * l.taps * l.channels);
     return cost;
 }

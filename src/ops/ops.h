@@ -45,13 +45,14 @@ struct KvLayer {
 };
 
 // One recurrent layer's part of the state pool: state slot s lies at states + s·state_bytes and holds, for
-// this layer, S [n_v, 128 (k), 128 (v)] F32, a ring of convolution inputs [columns, channels] F32, the ring's
+// this layer, S [n_v, 128 (k), 128 (v)], a ring of convolution inputs [columns, channels] F32, the ring's
 // position, and a log of rows {k [n_k·128], d [n_v·128], g [n_v]} that are not yet folded into S.
 struct StateLayer {
     std::byte* states;                      // of this layer, in state slot 0
     int64_t state_bytes;                    // bytes from slot to slot, all layers
     int32_t key_heads, value_heads, width;  // n_k, n_v, 128
     int32_t channels, taps;                 // convolution: 2·n_k·128 + n_v·128 channels, 4 taps
+    DType dtype = DType::f32;  // of S; BF16: rounded wherever it is written, computed with in F32
 };
 
 enum class HeadOrder : int32_t {

@@ -200,7 +200,7 @@ LLAMA_BENCH_FIELDS = {
     "n_prompt", "n_gen", "n_depth", "test_time", "avg_ns", "stddev_ns", "avg_ts", "stddev_ts",
 }  # fmt: skip
 OUR_FIELDS = {
-    "n_parallel", "type_kv", "activations", "median_ts", "min_ts", "max_ts", "sm_mhz", "temp_c", "bytes", "read_bandwidth",
+    "n_parallel", "type_kv", "type_state", "activations", "median_ts", "min_ts", "max_ts", "sm_mhz", "temp_c", "bytes", "read_bandwidth",
     "floor_percent", "samples_ns", "samples_ts",
 }  # fmt: skip
 

@@ -11,13 +11,15 @@ namespace {
 
 using namespace attention_case;
 
-// smollm, llama, qwen3, qwen35; both page formats.
+// smollm, llama, qwen3, qwen35; every page format.
 const AttentionShape kShapes[] = {
     {"smollm", 9, 3, 64, false, false, 64, RopePairs::adjacent, {}, DType::f32, 1.0f},
     {"llama", 8, 2, 128, false, false, 128, RopePairs::halves, {}, DType::bf16, 1.2f},
     {"qwen3", 16, 8, 128, false, true, 128, RopePairs::halves, {}, DType::f32, 1.0f},
     {"qwen35", 16, 2, 256, true, true, 64, RopePairs::halves, {11, 11, 10}, DType::f32, 1.0f},
     {"qwen35 bf16", 6, 1, 256, true, true, 64, RopePairs::halves, {12, 8, 4}, DType::bf16, 1.0f},
+    {"llama fp8", 8, 2, 128, false, false, 128, RopePairs::halves, {}, DType::e4m3, 1.2f},
+    {"qwen35 fp8", 6, 1, 256, true, true, 64, RopePairs::halves, {12, 8, 4}, DType::e4m3, 1.0f},
 };
 // The CPU's bits depend on nothing; a device has one form for few rows and one for many, equal within a form.
 bool has_one_form(const Machine& m) { return m.name.starts_with("cpu"); }
@@ -49,9 +51,7 @@ TEST_P(AttentionTest, MatchesFloat64) {
     Inputs in = random_inputs(p, random, ragged());
     if (p.shape.sections[0]) spread_axes(in.step);
     const Doubles want = reference(p, in);
-    // A few keys lie where float32 and float64 round to different neighbours, 2^-8 apart; truncating would be
-    // off by 1e-3.
-    const double most = p.shape.kv == DType::f32 ? 1e-6 : 1e-4;
+    const double most = most_error(p.shape.kv, 1e-6);
     FamilyBits bits;
     for (Machine* m : machines()) {
         m->reset();
@@ -141,6 +141,9 @@ const AttentionShape kDecodeShapes[] = {
     {"d64 f32", 3, 1, 64, false, false, 64, RopePairs::adjacent, {}, DType::f32, 1.0f},
     {"d128 bf16 narrow", 1, 1, 128, false, true, 128, RopePairs::halves, {}, DType::bf16, 1.0f},
     {"d256 bf16 narrow", 1, 1, 256, true, true, 64, RopePairs::halves, {}, DType::bf16, 1.0f},
+    {"d256 fp8", 8, 1, 256, true, true, 64, RopePairs::halves, {12, 8, 4}, DType::e4m3, 1.0f},
+    {"d128 fp8", 16, 8, 128, false, true, 128, RopePairs::halves, {}, DType::e4m3, 1.0f},
+    {"d64 fp8", 3, 1, 64, false, false, 64, RopePairs::adjacent, {}, DType::e4m3, 1.0f},
 };
 
 // Keys and values [tokens, G·d] of one sequence, as the pages hold them.
@@ -168,9 +171,11 @@ void fill_pages(Machine& m, const Parameters& p, const Cache& c, int slot, const
                 const Floats& from = i < heads * d ? context.k : context.v;
                 const float x = from[size_t(t) * size_t(heads * d) + size_t(i % (heads * d))];
                 const uint16_t half = f32_to_bf16(x);
+                const uint8_t code = f32_to_e4m3(x);
                 const size_t at =
                     (size_t(i / d * kPageTokens + t % kPageTokens) * size_t(d) + size_t(i % d)) * element;
-                memcpy(&page[at], element == 4 ? static_cast<const void*>(&x) : &half, element);
+                const void* stored_as[] = {&code, &half, &x};
+                memcpy(&page[at], stored_as[element / 2], element);
             }
         m.write(c.kv.pages + pages[n] * c.kv.page_bytes, page.data(), c.layer_bytes);
     }
@@ -226,7 +231,7 @@ TEST_P(AttentionDecodeTest, EveryLength) {
     Random random(std::string(GetParam().name) + " lengths");
     const Parameters p(GetParam(), random);
     const std::vector<int> lengths = decode_lengths(p.y_cols() <= 256);
-    const double most = p.shape.kv == DType::f32 ? 5e-6 : 1e-4;
+    const double most = most_error(p.shape.kv, 5e-6);
     const Context context(p, random, 4097);
     std::vector<Inputs> inputs;
     std::vector<Doubles> want;

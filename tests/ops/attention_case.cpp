@@ -82,6 +82,7 @@ Doubles head(const Parameters& p, const Floats& all, int64_t at, const OwnedWeig
 }
 
 double stored(const Parameters& p, double x) {
+    if (p.shape.kv == DType::e4m3) return double(e4m3_to_f32(f32_to_e4m3(float(x))));
     return p.shape.kv == DType::f32 ? x : double(bf16_to_f32(f32_to_bf16(float(x))));
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/half.h"
 #include "gated_delta_case.h"
 
 namespace sparkinfer::test {
@@ -175,6 +176,36 @@ TEST_P(GatedDeltaTest, StoppedSlotTouchesNothing) {
         const Floats y = rig.run({{2, 1, 0, 0, 0, 0, {{0, 3}}, 1}});
         for (float v : y) ASSERT_EQ(v, 0.0f);
         EXPECT_TRUE(before == rig.raw_states()) << m->name;
+    }
+}
+
+// Risk: S in BF16 computed with in BF16, not rounded to nearest even, or rounded more often than it is
+// written: it must be S in F32 that is rounded after each step.
+TEST_P(GatedDeltaTest, Bf16StateIsRoundedWhereItIsWritten) {
+    Random random(std::string(GetParam().name) + " bf16");
+    const Sequence s(GetParam(), 24, random);
+    Sequence rounded = s;
+    rounded.shape.dtype = DType::bf16;
+    for (Machine* m : machines()) {
+        m->reset();
+        Rig exact(*m, s), kept(*m, rounded);
+        const auto step = [&](const Part& part, std::vector<int> written) {
+            const std::string what = fmt::format("{} rows {}+{}", m->name, part.first, part.count);
+            expect_same_bits(what, kept.run({part}), exact.run({part}));
+            for (int slot : written) {
+                StateValue want = exact.state(slot);
+                for (float& v : want.s) v = bf16_to_f32(f32_to_bf16(v));
+                expect_same_state(what, kept.state(slot), want);
+                exact.write_s(slot, want.s);
+            }
+        };
+        step({0, 9, -1, 0, 0, 0, {{3, 2}}}, {0, 2});
+        step({9, 1, 0, 0}, {0});
+        step({10, 12, 0, 0}, {0});  // more rows than the short form takes
+        step({4, 1, 2, 3}, {3});
+        step({5, 5, 3, 1, 4}, {1});     // a row and four that are only logged
+        step({8, 1, 1, 3, 0, 2}, {3});  // two of them accepted
+        step({0, 0, 3, 5}, {5});        // only carried over
     }
 }
 

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "core/half.h"
+
 namespace sparkinfer::test::gated_delta_case {
 
 Doubles reference(const Sequence& s) {
@@ -120,7 +122,13 @@ StateValue Rig::state(int slot) {
     for (int h = 1; h < layer.value_heads; ++h)
         EXPECT_EQ(memcmp(raw.data(), raw.data() + h * int(sizeof v.header), sizeof v.header), 0)
             << "header " << h;
-    v.s = floats(at_.s_at, int64_t(layer.value_heads) * kWidth * kWidth);
+    const int64_t cells = int64_t(layer.value_heads) * kWidth * kWidth;
+    if (layer.dtype == DType::f32) v.s = floats(at_.s_at, cells);
+    for (int64_t i = 0; layer.dtype == DType::bf16 && i < cells; ++i) {
+        uint16_t half;
+        memcpy(&half, raw.data() + at_.s_at + 2 * i, 2);
+        v.s.push_back(bf16_to_f32(half));
+    }
     for (int i = 1 - kTaps; i < v.header.logged; ++i) {
         const int64_t column = (v.header.position + i + at_.columns) % at_.columns;
         const Floats c = floats(at_.ring_at + column * s_.channels * 4, s_.channels);
@@ -130,6 +138,10 @@ StateValue Rig::state(int slot) {
     v.log_d = floats(at_.log_d_at, int64_t(v.header.logged) * layer.value_heads * kWidth);
     v.log_g = floats(at_.log_g_at, int64_t(v.header.logged) * layer.value_heads);
     return v;
+}
+
+void Rig::write_s(int slot, const Floats& s) {
+    m_.write(layer.states + slot * layer.state_bytes + at_.s_at, s.data(), int64_t(s.size()) * 4);
 }
 
 std::vector<std::byte> Rig::raw_states() {

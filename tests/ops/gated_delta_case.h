@@ -12,6 +12,7 @@ struct DeltaShape {
     const char* name;
     int key_heads, value_heads;
     HeadOrder order;
+    DType dtype = DType::f32;  // of S
 };
 
 // One layer's parameters and the inputs of one long sequence; steps use some of its rows.
@@ -66,6 +67,7 @@ class Rig {
     Rig(Machine& m, const Sequence& s) : m_(m), s_(s) {
         slots = m.slots(kSlots, 1);
         layer = {nullptr, 0, s.shape.key_heads, s.shape.value_heads, kWidth, s.channels, kTaps};
+        layer.dtype = s.shape.dtype;
         at_ = state_layout(layer);
         layer.state_bytes = 2 * at_.bytes;
         base_ = m.bytes(layer.state_bytes * kStates);
@@ -75,6 +77,7 @@ class Rig {
     // y of all rows of the parts, in order; extra: bucket rows beyond the step's.
     Floats run(const std::vector<Part>& parts, int extra = 0);
     StateValue state(int slot);
+    void write_s(int slot, const Floats& s);  // REQUIRES: F32
     std::vector<std::byte> raw_states();
 
     SlotsView slots;

@@ -1,6 +1,7 @@
 // shapes.cpp — ops over random shapes, every format among them: against float64, and a row alone against the
 // same row among others, bit for bit.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "attention_case.h"
@@ -269,7 +270,7 @@ TEST(AttentionShapes, Random) {
                              width >> random.below(3),
                              random.below(2) ? RopePairs::halves : RopePairs::adjacent,
                              {},
-                             random.below(2) ? DType::bf16 : DType::f32,
+                             std::array{DType::bf16, DType::f32, DType::e4m3}[size_t(random.below(3))],
                              random.uniform(0.8f, 1.2f)};
         const Parameters p(shape, random);
         StepImage step;
@@ -293,7 +294,7 @@ TEST(AttentionShapes, Random) {
             const Floats y = run_rows(*m, p, cache, part_of(p, in, after));
             const std::string what =
                 fmt::format("H {} G {} d {} rows {}", shape.heads, groups, width, after.size());
-            expect_close(m->name + ' ' + what, y, want, shape.kv == DType::f32 ? 5e-6 : 1e-4);
+            expect_close(m->name + ' ' + what, y, want, most_error(shape.kv, 5e-6));
             bits.expect(*m, what, y);
         }
     }

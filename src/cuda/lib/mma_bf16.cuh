@@ -1,7 +1,9 @@
-// mma_bf16.cuh — BF16 tensor-core products of one warp, their operands out of shared memory, and float32
-// values as sums of two BF16 (17 bits).
+// mma_bf16.cuh — BF16 and FP16 tensor-core products of one warp, their operands out of shared memory, and
+// float32 values as sums of two BF16 (17 bits) or two FP16 (22 bits, below 65,504).
 #pragma once
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 
@@ -13,6 +15,18 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], 
         "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// Four E4M3 as two words of two FP16, exact.
+__device__ __forceinline__ uint2 e4m3_to_f16(uint32_t four) {
+    const __half2_raw low = __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t(four & 0xffffu), __NV_E4M3),
+                      high = __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t(four >> 16), __NV_E4M3);
+    return make_uint2(low.x | uint32_t(low.y) << 16, high.x | uint32_t(high.y) << 16);
 }
 // Four 8×8 matrices of 16-bit values; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t address) {
@@ -31,6 +45,12 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&m)[4], uint3
 __device__ __forceinline__ void split_bf16(float x0, float x1, uint32_t& high, uint32_t& low) {
     const __nv_bfloat162 h = __floats2bfloat162_rn(x0, x1);
     const __nv_bfloat162 l = __floats2bfloat162_rn(x0 - __low2float(h), x1 - __high2float(h));
+    high = reinterpret_cast<const uint32_t&>(h);
+    low = reinterpret_cast<const uint32_t&>(l);
+}
+__device__ __forceinline__ void split_f16(float x0, float x1, uint32_t& high, uint32_t& low) {
+    const __half2 h = __floats2half2_rn(x0, x1);
+    const __half2 l = __floats2half2_rn(x0 - __low2float(h), x1 - __high2float(h));
     high = reinterpret_cast<const uint32_t&>(h);
     low = reinterpret_cast<const uint32_t&>(l);
 }
