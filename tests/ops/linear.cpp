@@ -148,7 +148,7 @@ TEST(LinearGlu, ShapesAndRowsAlone) {
 // Rows near overflow and near nothing, `in` wide, through weights of ones.
 void expect_extreme_rows(const OwnedWeight& ones, int in) {
     Floats x(size_t(3) * size_t(in), 0.0f);
-    for (int i = 0; i < in; ++i) x[size_t(i)] = 1e30f, x[size_t(2 * in + i)] = 1e-30f;
+    for (int i = 0; i < in; ++i) x[size_t(i)] = 1e30f, x[size_t(2) * size_t(in) + size_t(i)] = 1e-30f;
     const OwnedWeight norm = f32_weight(Floats(size_t(in), 1.0f), 1, in);
     const int out = ones.view.out;
     const double scales[] = {1.0, 0.0, 1e-30 / std::sqrt(1e-60 + 1e-5)};
