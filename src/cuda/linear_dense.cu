@@ -33,11 +33,11 @@ bool add_linear_dense(Lowering& l, std::span<const GenericLinear> parts) {
                      w.expert_rows ? w.expert_rows : w.out, w.out,   tiles,      w.scale_count};
         p.tiles += tiles;
     }
-    // 16 warps a multiprocessor keep its share of the memory busy. Rows of x do not count: their number must
-    // not change the order of a sum.
+    // 12 warps a multiprocessor, 4 KB each on the way, keep its share of the memory busy. Rows of x do not
+    // count: their number must not change the order of a sum.
     const int runs = (p.columns + kDenseRun - 1) / kDenseRun;
     const int at_once = std::max(first.rows_per_x, first.inner);  // experts of a row
-    while (p.split < kDenseWarps && p.split < runs && p.tiles * at_once * p.split < 16 * l.device().sms)
+    while (p.split < kDenseWarps && p.split < runs && p.tiles * at_once * p.split < 12 * l.device().sms)
         p.split *= 2;
     if (quant == Quant::f32) launch<Quant::f32>(l, p);
     if (quant == Quant::f16) launch<Quant::f16>(l, p);
