@@ -117,21 +117,20 @@ std::string clock_text(const BenchRow& row) {
 std::string markdown_line(const BenchRow& row) {
     const std::vector<double> speeds = row.samples_ts();
     const bool known = row.bandwidth > 0;
-    const auto line = [&](const std::string& backend, const std::vector<double>& ts, bool ours) {
-        return fmt::format(kMarkdownRow, row.model_type, size_text(double(row.model_size)),
-                           params_text(double(row.model_n_params)), backend, row.n_threads, row.test(),
-                           fmt::format("{:.2f} ± {:.2f}", mean_of(ts), deviation_of(ts)),
-                           fmt::format("{:.2f}", median_of(ts)), range_text(ts, 2),
-                           ours ? size_text(row.bytes / double(row.tokens())) : "",
-                           ours && known ? fmt::format("{:.2f}", row.bandwidth * 1e-9) : "",
-                           ours && known ? fmt::format("{:.1f}", 100 * row.floor_share()) : "",
-                           ours ? clock_text(row) : "");
+    const auto line = [&](const char* backend, const std::vector<double>& ts, int decimals) {
+        const bool ours = backend == row.backend;
+        return fmt::format(
+            kMarkdownRow, row.model_type, size_text(double(row.model_size)),
+            params_text(double(row.model_n_params)), backend, row.n_threads, row.test(),
+            fmt::format("{:.{}f} ± {:.{}f}", mean_of(ts), decimals, deviation_of(ts), decimals),
+            fmt::format("{:.{}f}", median_of(ts), decimals), range_text(ts, decimals),
+            ours ? size_text(row.bytes / double(row.tokens())) : "",
+            ours && known ? fmt::format("{:.2f}", row.bandwidth * 1e-9) : "",
+            ours && known ? fmt::format("{:.1f}", 100 * row.floor_share()) : "", ours ? clock_text(row) : "");
     };
-    std::string text = line(row.backend, speeds, true);
+    std::string text = line(row.backend.c_str(), speeds, 2);
     if (!row.peer) return text;
-    const std::vector<double> ratios = row.ratios();
-    text += line("llama.cpp", row.peer->samples_ts, false);
-    return text + line(fmt::format("ratio {:.3f}", median_of(ratios)), ratios, false);
+    return text + line("llama.cpp", row.peer->samples_ts, 2) + line("ratio", row.ratios(), 3);
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ TEST(BenchTable, RatiosAreTurnByTurn) {
               std::string::npos)
         << json;
     EXPECT_EQ(std::count(line.begin(), line.end(), '\n'), 3) << line;
-    EXPECT_NE(line.find("1.00 … 4.00"), std::string::npos) << line;
+    EXPECT_NE(line.find("1.000 … 4.000"), std::string::npos) << line;
     const std::string peer = peer_result_line(row, {"m", "", "ours", "our command"});
     EXPECT_NE(peer.find("\"backend\":\"llama.cpp CPU\""), std::string::npos) << peer;
     EXPECT_NE(peer.find("\"commit\":\"abc\",\"command\":\"llama-bench -m m\""), std::string::npos) << peer;
