@@ -3,8 +3,8 @@
 //
 // Q4_0 and Q4_1 multiply their codes as Q4_K does: row g's bytes carry 16 times row g+8's nibbles, and the
 // difference takes them out. IQ4_XS and MXFP4 choose among 16 signed bytes; a word of eight nibbles becomes
-// two words of bytes by 13 integer instructions, 208 an item and lane: by the instruction rates of sm_90 about
-// as long as the item's 2,176 bytes take to arrive at full bandwidth. Not measured yet.
+// two words of bytes by 13 integer instructions, 208 an item and lane: by the instruction rates of sm_90
+// about as long as the item's 2,176 bytes take to arrive at full bandwidth. Not measured yet.
 #pragma once
 #include "cuda/lib/slab_mma.cuh"
 
