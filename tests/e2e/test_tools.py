@@ -171,6 +171,24 @@ def test_logits_in_windows_are_those_of_fresh_sequences(execute, tiny, logits, t
     assert np.array_equal(np.load(tmp_path / "p.npy"), cut[64:])
 
 
+def test_types_that_keys_and_values_are_kept_in(execute, tiny, logits, tmp_path):
+    """An option that is read but not used, or used for both types alike."""
+    ids, exact, _ = logits
+    np.save(tmp_path / "ids.npy", ids)
+    error = {}
+    for kv in ["f32", "bf16", "fp8"]:
+        run(
+            execute, "perplexity", tiny, "--tokens", tmp_path / "ids.npy", "--backend", "cpu", "--kv", kv,
+            "--logits-out", tmp_path / "kv.npy",
+        )
+        error[kv] = np.linalg.norm(np.load(tmp_path / "kv.npy") - exact) / np.linalg.norm(exact)
+    assert error["f32"] == 0
+    assert 0 < error["bf16"] < error["fp8"] / 4 < 0.1
+    rows = json.loads(run(execute, "bench", tiny, "-p", 0, "-n", 2, "-r", 1, "--kv", "fp8", "-o", "json"))
+    assert (rows[0]["type_kv"], rows[0]["type_state"]) == ("fp8", "f32")
+    assert "KV FP8" in run(execute, "explain", tiny, "--kv", "fp8").splitlines()[0]
+
+
 def test_perplexity_of_a_text_is_llama_perplexitys_arithmetic(execute, tiny, tmp_path):
     """Windows of --ctx, second half of each rated, the rest of the text left out."""
     text = "The quick brown fox jumps over the lazy dog. " * 12
