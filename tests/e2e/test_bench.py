@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-ROW = ["model", "file_sha256", "backend", "n_depth", "n_prompt", "n_gen", "n_parallel", "kv", "activations", "tok_s", "median",
+ROW = ["model", "file_sha256", "backend", "n_depth", "n_prompt", "n_gen", "n_parallel", "kv", "state", "activations", "tok_s", "median",
        "sm_mhz", "temp_c", "commit", "command"]  # fmt: skip
 
 # Stands for llama-bench: answers as it does and keeps a list of what it was asked.
