@@ -1,10 +1,13 @@
 #include "cli/commands.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <new>
 
 #include "cli/machine.h"
+#include "cli/progress.h"
 #include "core/log.h"
 
 namespace sparkinfer {
@@ -26,7 +29,16 @@ Result<std::unique_ptr<Backend>> Session::backend(const std::string& name,
 
 Result<std::unique_ptr<Engine>> Session::engine(const std::string& model, Backend& backend,
                                                 const EngineOptions& options) const {
-    TRY(std::unique_ptr<Engine> engine, Engine::open(model, backend, options));
+    ProgressBar bar(STDERR_FILENO);
+    OpenObserver observer;
+    // The weights of a host stay in the map of their files: nothing is planned that it would have to wait
+    // for.
+    if (!backend.info().host_memory)
+        observer.planned = [](const MemoryPlan& plan) { log_info("memory: {}", memory_plan_text(plan)); };
+    observer.placed = [&](int64_t done, int64_t total) { bar.show(done, total); };
+    auto opened = Engine::open(model, backend, options, observer);
+    bar.erase();
+    TRY(std::unique_ptr<Engine> engine, std::move(opened));
     for (const std::string& notice : backend.info().notices) log_line(LogLevel::info, notice);
     return engine;
 }

@@ -15,6 +15,8 @@ namespace {
 
 constexpr int32_t kCapturedRows = 64;  // tapes up to here become graphs
 constexpr int kStepBuffers = 4;
+constexpr int64_t kCodeBytes = 32ll << 20;    // of all kernels, loaded at their first use
+constexpr int64_t kLaunchBytes = 16ll << 10;  // of the device for a kernel in a graph
 
 struct Program {
     std::vector<Launch> launches;
@@ -37,12 +39,17 @@ class CudaBackend final : public Backend {
     ~CudaBackend() override;
     const BackendInfo& info() const override { return info_; }
     Result<Memory> allocate(int64_t bytes, MemoryKind kind) override;
+    Result<MemoryNeed> plan(std::span<const WeightGroup> groups, std::span<const Tape> tapes) override;
     Result<std::vector<Weight>> place(const WeightGroup& group, ByteSource& source) override;
+    Result<std::vector<std::vector<Weight>>> place_all(std::span<const WeightGroup> groups,
+                                                       ByteSource& source,
+                                                       const PlaceProgress& progress) override;
     Result<Compiled> compile(const Tape& tape) override;
     std::vector<LaunchInfo> launches(const Compiled& compiled) const override;
     Result<Ticket> execute(const Compiled& compiled, std::span<const std::byte> step) override;
     Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) override;
     Result<bool> done(Ticket ticket, bool wait) override;
+    void release(const Compiled& compiled) override;
 
     Result<std::vector<CudaMeasurement>> measurements();
     Result<void> measure_prefixes(const Program& p, std::vector<CudaMeasurement>& all);
@@ -61,7 +68,7 @@ class CudaBackend final : public Backend {
     cudaStream_t stream_ = nullptr;
     std::unique_ptr<Placement> weights_;  // and all other device memory
     std::byte* scratch_ = nullptr;
-    int64_t scratch_bytes_ = 0;
+    int64_t scratch_bytes_ = 0, scratch_planned_ = 0;
     std::vector<Program> programs_;
     std::map<int32_t, std::string> plain_notices_;  // by rows
     PinnedStep steps_[kStepBuffers];
@@ -111,7 +118,14 @@ Result<Memory> CudaBackend::allocate(int64_t bytes, MemoryKind) {
 }
 
 Result<std::vector<Weight>> CudaBackend::place(const WeightGroup& group, ByteSource& source) {
-    TRY(std::vector<Weight> placed, weights_->place(group, source));
+    TRY(std::vector<std::vector<Weight>> placed, place_all({&group, 1}, source, {}));
+    return std::move(placed[0]);
+}
+
+Result<std::vector<std::vector<Weight>>> CudaBackend::place_all(std::span<const WeightGroup> groups,
+                                                                ByteSource& source,
+                                                                const PlaceProgress& progress) {
+    TRY(std::vector<std::vector<Weight>> placed, weights_->place(groups, source, progress));
     renew_notices();
     return placed;
 }
@@ -142,23 +156,44 @@ void CudaBackend::renew_notices() {
         if (!notice.empty()) info_.notices.push_back(notice);
 }
 
+Result<MemoryNeed> CudaBackend::plan(std::span<const WeightGroup> groups, std::span<const Tape> tapes) {
+    MemoryNeed need;
+    need.weights = Placement::bytes_for(groups);
+    need.staging = Upload::kStagingBytes;
+    int64_t launches = 0;
+    for (Tape tape : tapes) {
+        plan_weights(tape);
+        Lowering dry(device_, nullptr);
+        lower_tape(dry, tape);
+        scratch_planned_ = std::max(scratch_planned_, dry.scratch_bytes());
+        if (options_.executor == CudaExecutor::graph && rows_of(tape) <= kCapturedRows)
+            launches += int64_t(dry.launches().size());
+    }
+    if (scratch_planned_ > scratch_bytes_) need.scratch = scratch_planned_;
+    need.graphs = kCodeBytes + launches * kLaunchBytes;
+    size_t free = 0, total = 0;
+    CUDA_TRY(cudaMemGetInfo(&free, &total));
+    need.available = int64_t(free);
+    weights_->expect_free(need.available);
+    return need;
+}
+
 Result<Compiled> CudaBackend::compile(const Tape& tape) {
     Lowering dry(device_, nullptr);
     lower_tape(dry, tape);
-    weights_->close();
     if (dry.scratch_bytes() > scratch_bytes_) {
-        // Tapes compiled earlier keep the smaller one: the largest tape is compiled first, so there are few.
-        TRY(scratch_, weights_->device_bytes(dry.scratch_bytes()));
+        // Tapes compiled earlier keep the smaller one; where tapes were planned there is only this one.
+        const int64_t bytes = std::max(dry.scratch_bytes(), scratch_planned_);
+        TRY(scratch_, weights_->device_bytes(bytes));
         CUDA_TRY(cudaMemsetAsync(scratch_, 0, kArrivals * 4, stream_));
-        scratch_bytes_ = dry.scratch_bytes();
+        scratch_bytes_ = bytes;
     }
     Lowering real(device_, scratch_);
     lower_tape(real, tape);
     Program p;
     p.launches = std::move(real.launches());
     p.step = const_cast<std::byte*>(tape.step().base);
-    for (const Instr& i : tape.instrs())
-        if (i.code == OpCode::embed) p.rows = i.embed.y.rows();
+    p.rows = rows_of(tape);
     note_plain(tape, p);
     for (const Launch& l : p.launches) {
         // One kernel may be launched with several sizes, so each may have all there is. And all want the same
@@ -377,6 +412,13 @@ Result<bool> CudaBackend::done(Ticket ticket, bool wait) {
         marks_.erase(marks_.begin());
     }
     return true;
+}
+
+void CudaBackend::release(const Compiled& compiled) {
+    CHECK(compiled.id >= 0 && compiled.id < int32_t(programs_.size()), "program {}", compiled.id);
+    Program& p = programs_[compiled.id];
+    if (p.graph) cudaGraphExecDestroy(p.graph);
+    p = {};
 }
 
 }  // namespace

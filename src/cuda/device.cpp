@@ -1,4 +1,7 @@
 #include "cuda/device.h"
+
+#include <algorithm>
+
 #include "cuda/backend.h"
 #include "cuda/targets.h"
 
@@ -12,6 +15,18 @@ Error device_error(cudaError_t status, const char* what) {
     const ErrorKind kind = status == cudaErrorMemoryAllocation ? ErrorKind::resources : ErrorKind::internal;
     return {kind, fmt::format("the GPU failed: {} ({}) in {}", cudaGetErrorString(status),
                               cudaGetErrorName(status), what)};
+}
+
+Result<std::byte*> device_memory(int64_t bytes) {
+    void* p = nullptr;
+    const cudaError_t status = cudaMalloc(&p, size_t(std::max<int64_t>(bytes, 1)));
+    if (status == cudaSuccess) return static_cast<std::byte*>(p);
+    cudaGetLastError();
+    size_t free = 0, total = 0;
+    if (status != cudaErrorMemoryAllocation || cudaMemGetInfo(&free, &total) != cudaSuccess)
+        return device_error(status, "cudaMalloc");
+    return out_of_resources("the GPU has {} MiB free of {} MiB, {} MiB more were asked for", free >> 20,
+                            total >> 20, (bytes + (1 << 20) - 1) >> 20);
 }
 
 // The first reason why device `device` cannot be used, or nothing.

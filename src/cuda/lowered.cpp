@@ -18,12 +18,6 @@ bool is_plain(const Launch& l) {
     return std::string_view(l.variant) == "generic" || std::string_view(l.variant) == "plain";
 }
 
-int32_t rows_of(const Tape& tape) {
-    for (const Instr& i : tape.instrs())
-        if (i.code == OpCode::embed) return i.embed.y.rows();
-    return 0;
-}
-
 // Why an op has no fast kernel, as far as formats tell; else it is the shape.
 template <class Op>
 std::string cause(const Op& op) {
@@ -68,7 +62,14 @@ DeviceInfo known_device(const std::string& gpu) {
     return d;
 }
 
-// As PlacedWeights would, with nothing placed.
+}  // namespace
+
+int32_t rows_of(const Tape& tape) {
+    for (const Instr& i : tape.instrs())
+        if (i.code == OpCode::embed) return i.embed.y.rows();
+    return 0;
+}
+
 void plan_weights(Tape& tape) {
     for (Instr& i : tape.instrs())
         visit(i, [&](auto& op) {
@@ -79,8 +80,6 @@ void plan_weights(Tape& tape) {
             for_each_weight(op, [&](Weight& w) { w = planned[n++]; });
         });
 }
-
-}  // namespace
 
 void lower_tape(Lowering& l, const Tape& tape) {
     const std::vector<Instr>& instrs = tape.instrs();

@@ -11,6 +11,11 @@ namespace sparkinfer::cuda {
 // The launches of every instruction, in order.
 void lower_tape(Lowering& l, const Tape& tape);
 
+// Rows a tape was recorded at; 0: it does not begin with embed.
+int32_t rows_of(const Tape& tape);
+// Puts weights in the form in which they will lie, their data where they are: for a dry tape.
+void plan_weights(Tape& tape);
+
 // `us`: measured times by launch, or empty.
 std::vector<LaunchInfo> launch_infos(const std::vector<Launch>& launches,
                                      const std::vector<std::vector<float>>& us);

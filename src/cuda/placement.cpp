@@ -1,7 +1,6 @@
 #include "cuda/placement.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "core/check.h"
 #include "quant/slab.h"
@@ -9,9 +8,10 @@
 namespace sparkinfer::cuda {
 namespace {
 
-constexpr int64_t kHalfStage = 32ll << 20;  // bytes of one half of the pinned stage
-constexpr int64_t kPoolBytes = 16ll << 20;  // small tensors share allocations of this size
-constexpr int64_t kRawChunk = 256ll << 20;  // raw rows repacked at a time
+constexpr int64_t kPoolBytes = 16ll << 20;      // small pieces share allocations of this size
+constexpr int64_t kForeignBytes = 256ll << 20;  // less missing than this may be our own context's growth
+
+int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 int64_t stored_rows(const Weight& w) {
     return int64_t(w.experts - 1) * (w.expert_rows ? w.expert_rows : w.out) + w.out;
@@ -28,183 +28,6 @@ bool pairs(const Weight& gate, const Weight& up) {
 }
 
 }  // namespace
-
-Placement::~Placement() {
-    close();
-    for (void* p : allocations_) cudaFree(p);
-}
-
-Result<void> Placement::open() {
-    CUDA_TRY(cudaMallocHost(&stage_, 2 * kHalfStage));
-    for (cudaEvent_t& e : half_free_) CUDA_TRY(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
-    TRY(std::byte * facts, device_bytes(sizeof(Facts)));
-    facts_ = reinterpret_cast<Facts*>(facts);
-    return {};
-}
-
-void Placement::close() {
-    if (!stage_) return;
-    cudaStreamSynchronize(stream_);
-    cudaFreeHost(stage_);
-    stage_ = nullptr;
-    for (cudaEvent_t& e : half_free_) {
-        if (e) cudaEventDestroy(e);
-        e = nullptr;
-    }
-    if (raw_) cudaFree(raw_);
-    raw_ = nullptr;
-    raw_bytes_ = 0;
-}
-
-Result<std::byte*> Placement::device_bytes(int64_t bytes) {
-    void* p = nullptr;
-    if (cudaMalloc(&p, size_t(std::max<int64_t>(bytes, 1))) != cudaSuccess) {
-        size_t free = 0, total = 0;
-        cudaGetLastError();
-        cudaMemGetInfo(&free, &total);
-        return out_of_resources("the GPU has {} MiB free of {} MiB, {} MiB more were asked for", free >> 20,
-                                total >> 20, (bytes + (1 << 20) - 1) >> 20);
-    }
-    allocations_.push_back(p);
-    held_ += bytes;
-    return static_cast<std::byte*>(p);
-}
-
-Result<std::byte*> Placement::pooled(int64_t bytes) {
-    const int64_t room = (bytes + 255) / 256 * 256;
-    if (room > kPoolBytes / 4) return device_bytes(bytes);
-    if (room > pool_left_) {
-        TRY(pool_, device_bytes(kPoolBytes));
-        pool_left_ = kPoolBytes;
-    }
-    std::byte* p = pool_;
-    pool_ += room;
-    pool_left_ -= room;
-    return p;
-}
-
-// File -> one half of the stage while the other half is still being copied.
-Result<void> Placement::read(const Rows& rows, std::byte* to, ByteSource& source) {
-    if (!stage_) TRY_VOID(open());
-    for (int64_t at = 0; at < rows.bytes; at += kHalfStage) {
-        const int64_t n = std::min(kHalfStage, rows.bytes - at);
-        half_ ^= 1;
-        CUDA_TRY(cudaEventSynchronize(half_free_[half_]));
-        std::byte* half = stage_ + half_ * kHalfStage;
-        TRY_VOID(source.read(rows.view + at, {half, size_t(n)}));
-        CUDA_TRY(cudaMemcpyAsync(to + at, half, size_t(n), cudaMemcpyHostToDevice, stream_));
-        CUDA_TRY(cudaEventRecord(half_free_[half_], stream_));
-    }
-    return {};
-}
-
-Result<const void*> Placement::upload(const void* view, int64_t bytes, ByteSource& source) {
-    const std::pair<uint64_t, const void*> key{source.id, view};
-    if (auto it = placed_.find(key); it != placed_.end()) return it->second;
-    TRY(std::byte * to, pooled(bytes));
-    TRY_VOID(read({static_cast<const std::byte*>(view), bytes}, to, source));
-    placed_[key] = to;
-    return static_cast<const void*>(to);
-}
-
-Result<Weight> Placement::place_raw(Weight w, ByteSource& source) {
-    const int64_t scales = weight_bytes(w) - int64_t(w.experts) * w.out * row_bytes(w);
-    TRY(w.data, upload(w.data, stored_rows(w) * row_bytes(w), source));
-    if (w.scales) {
-        TRY(w.scales, upload(w.scales, scales, source));
-    }
-    if (w.scale) {
-        TRY(const void* factor, upload(w.scale, int64_t(w.scale_count) * 4, source));
-        w.scale = static_cast<const float*>(factor);
-    }
-    return w;
-}
-
-Result<void> Placement::raw_scratch(int64_t bytes) {
-    if (bytes <= raw_bytes_) return {};
-    if (raw_) {
-        CUDA_TRY(cudaStreamSynchronize(stream_));
-        CUDA_TRY(cudaFree(raw_));
-    }
-    raw_ = nullptr;
-    raw_bytes_ = 0;
-    CUDA_TRY(cudaMalloc(&raw_, size_t(bytes)));
-    raw_bytes_ = bytes;
-    return {};
-}
-
-// One weight, or a gate and its up, to slabs. False: a scale would lose bits, nothing was placed.
-Result<bool> Placement::place_slabs(Weight* w, Weight* up, ByteSource& source) {
-    if (auto it = slabs_.find({source.id, w->data}); it != slabs_.end()) {
-        const Weight known = it->second;
-        *w = known;
-        if (up) *up = known, up->pairing = Pairing::up;
-        return true;
-    }
-    if (!stage_) TRY_VOID(open());
-    Quant slab = Quant::f32;
-    CHECK(slab_of(w->quant, &slab), "no slab form");
-    const int64_t row = row_bytes(*w), of_each = up ? 8 : 16, rows = int64_t(w->experts) * w->out;
-    // Rows of a chunk are contiguous in the files: one expert at a time where experts are fused with
-    // something else.
-    const int64_t whole = w->expert_rows ? w->out : rows;
-    const int64_t chunk =
-        std::min(whole, std::max<int64_t>(of_each, kRawChunk / row / (up ? 2 : 1) / of_each * of_each));
-    TRY_VOID(raw_scratch(chunk * row * (up ? 2 : 1)));
-    TRY(std::byte * to, device_bytes(rows / of_each * kSlabRows * row));
-    CUDA_TRY(cudaMemsetAsync(facts_, 0, sizeof(Facts), stream_));
-    const auto view = [&](const Weight& from, int64_t first) {
-        const int64_t expert = first / w->out, stride = w->expert_rows ? w->expert_rows : w->out;
-        return static_cast<const std::byte*>(from.data) + (expert * stride + first % w->out) * row;
-    };
-    const auto take = [&](int64_t first, int64_t n) -> Result<void> {
-        TRY_VOID(read({view(*w, first), n * row}, raw_, source));
-        if (up) TRY_VOID(read({view(*up, first), n * row}, raw_ + n * row, source));
-        return {};
-    };
-    const auto rows_at = [&](int64_t first) { return std::min(chunk, whole - first % whole); };
-    for (int64_t first = 0; first < rows; first += rows_at(first)) {
-        const int64_t n = rows_at(first);
-        TRY_VOID(take(first, n));
-        scan_scales(raw_, n * (up ? 2 : 1), w->in, w->quant, &facts_->range, stream_);
-    }
-    Facts facts{};
-    CUDA_TRY(cudaMemcpyAsync(&facts, facts_, sizeof facts, cudaMemcpyDeviceToHost, stream_));
-    CUDA_TRY(cudaStreamSynchronize(stream_));
-    Repack r{raw_, nullptr, to, 0, w->in, slab_powers(facts.range, w->quant), &facts_->lossy};
-    for (int64_t first = 0; first < rows; first += rows_at(first)) {
-        const int64_t n = rows_at(first);
-        if (n != rows) TRY_VOID(take(first, n));  // a single chunk is still there
-        r.second = up ? raw_ + n * row : nullptr;
-        r.slabs = n / of_each;
-        r.to = to + first / of_each * kSlabRows * row;
-        repack(r, w->quant, stream_);
-    }
-    CUDA_TRY(cudaGetLastError());
-    CUDA_TRY(cudaMemcpyAsync(&facts, facts_, sizeof facts, cudaMemcpyDeviceToHost, stream_));
-    CUDA_TRY(cudaStreamSynchronize(stream_));
-    if (facts.lossy) {
-        CHECK(allocations_.back() == to, "the newest allocation");
-        allocations_.pop_back();
-        CUDA_TRY(cudaFree(to));
-        ++kept_raw_;
-        return false;
-    }
-    const float factor[2] = {std::ldexp(1.0f, -r.powers.d), std::ldexp(1.0f, r.powers.d - r.powers.m)};
-    TRY(std::byte * device_factor, pooled(sizeof factor));
-    CUDA_TRY(cudaMemcpyAsync(device_factor, factor, sizeof factor, cudaMemcpyHostToDevice, stream_));
-    CUDA_TRY(cudaStreamSynchronize(stream_));
-    const void* key = w->data;
-    w->data = to;
-    w->quant = slab;
-    w->scale = reinterpret_cast<const float*>(device_factor);
-    w->scale_count = 1;
-    w->expert_rows = 0;
-    w->pairing = up ? Pairing::gate : Pairing::none;
-    slabs_[{source.id, key}] = *w;
-    if (up) *up = *w, up->pairing = Pairing::up;
-    return true;
-}
 
 std::vector<Form> planned_forms(const WeightGroup& group) {
     const std::vector<Weight>& w = group.weights;
@@ -233,20 +56,169 @@ std::vector<Weight> planned_weights(const WeightGroup& group) {
     return w;
 }
 
-Result<std::vector<Weight>> Placement::place(const WeightGroup& group, ByteSource& source) {
-    std::vector<Weight> w = group.weights;
-    const std::vector<Form> forms = planned_forms(group);
-    for (size_t i = 0; i < w.size(); ++i) {
-        if (!w[i].data) continue;
-        if (forms[i] == Form::gate || forms[i] == Form::slabs) {
-            const bool pair = forms[i] == Form::gate;
-            TRY(const bool placed, place_slabs(&w[i], pair ? &w[i + 1] : nullptr, source));
-            i += placed && pair;  // the up lies in the gate's slabs
-            if (placed) continue;
+// Gives every weight its place in one piece of memory, first with no memory to learn the size. `known` are
+// the weights placed before; it learns the new ones.
+struct Placement::Layout {
+    uint64_t source = 0;
+    std::byte* base = nullptr;
+    float* factors = nullptr;
+    Known known = {};
+    int64_t bytes = 0, slabs = 0;
+    std::vector<UploadJob> jobs = {};
+    std::vector<std::vector<Weight>> placed = {};
+
+    void add(const WeightGroup& group) {
+        std::vector<Weight> w = planned_weights(group);
+        const std::vector<Form> forms = planned_forms(group);
+        for (size_t i = 0; i < w.size(); ++i) {
+            if (!w[i].data) continue;
+            if (forms[i] == Form::raw) {
+                add_plain(w[i]);
+            } else if (forms[i] != Form::up) {  // an up comes with the gate before it
+                const bool pair = forms[i] == Form::gate;
+                add_slabs(w[i], pair ? &w[i + 1] : nullptr, group.weights[i],
+                          pair ? group.weights[i + 1] : Weight{});
+            }
         }
-        TRY(w[i], place_raw(w[i], source));
+        placed.push_back(std::move(w));
     }
-    return w;
+
+  private:
+    std::byte* take(int64_t n) {
+        std::byte* at = base + bytes;
+        bytes += aligned(n);
+        return at;
+    }
+    const std::byte* plain(const void* view, int64_t n) {
+        const auto [at, fresh] = known.plain.try_emplace({source, view}, nullptr);
+        if (!fresh) return at->second;
+        UploadJob job;
+        job.view = static_cast<const std::byte*>(view);
+        job.bytes = n;
+        job.to = take(n);
+        at->second = job.to;
+        if (n > 0) jobs.push_back(job);
+        return at->second;
+    }
+    void add_plain(Weight& w) {
+        const int64_t factors_bytes = int64_t(w.scale_count) * 4;
+        const int64_t scales = weight_bytes(w) - factors_bytes - int64_t(w.experts) * w.out * row_bytes(w);
+        w.data = plain(w.data, stored_rows(w) * row_bytes(w));
+        if (w.scales) w.scales = plain(w.scales, scales);
+        if (w.scale) w.scale = reinterpret_cast<const float*>(plain(w.scale, factors_bytes));
+    }
+    void add_slabs(Weight& w, Weight* up, const Weight& file, const Weight& file_up) {
+        const auto [at, fresh] = known.slabs.try_emplace({source, file.data});
+        if (fresh) {
+            UploadJob job;
+            job.first = file;
+            job.second = file_up;
+            job.bytes = job.rows() * row_bytes(file) * job.parts();
+            job.to = take(job.bytes);
+            job.factor = factors + 2 * slabs++;
+            jobs.push_back(job);
+            w.data = job.to;
+            w.scale = job.factor;
+            if (up) up->data = w.data, up->scale = w.scale;
+            at->second = {w, up ? *up : Weight{}};
+        }
+        w = at->second.first;
+        if (up) *up = at->second.second;
+    }
+};
+
+Placement::~Placement() {
+    for (void* p : allocations_) cudaFree(p);
+}
+
+Result<std::byte*> Placement::device_bytes(int64_t bytes) {
+    Result<std::byte*> taken = device_memory(bytes);
+    if (!taken.ok()) {
+        size_t free = 0, total = 0;
+        if (free_expected_ < 0 || cudaMemGetInfo(&free, &total) != cudaSuccess) return taken;
+        const int64_t missing = free_expected_ - held_ - int64_t(free);
+        if (missing < kForeignBytes) return taken;
+        return out_of_resources(
+            "{}; {} MiB that were free when the model's memory was planned have been taken "
+            "by another process meanwhile",
+            taken.error().message, missing >> 20);
+    }
+    allocations_.push_back(*taken);
+    held_ += bytes;
+    return taken;
+}
+
+Result<std::byte*> Placement::pooled(int64_t bytes) {
+    const int64_t room = aligned(bytes);
+    if (room > kPoolBytes / 4) return device_bytes(bytes);
+    if (room > pool_left_) {
+        TRY(pool_, device_bytes(kPoolBytes));
+        pool_left_ = kPoolBytes;
+    }
+    std::byte* p = pool_;
+    pool_ += room;
+    pool_left_ -= room;
+    return p;
+}
+
+int64_t Placement::bytes_for(std::span<const WeightGroup> groups) {
+    Layout layout;
+    for (const WeightGroup& group : groups) layout.add(group);
+    return layout.bytes + aligned(layout.slabs * 2 * int64_t(sizeof(float)));
+}
+
+Result<std::vector<std::vector<Weight>>> Placement::place(std::span<const WeightGroup> groups,
+                                                          ByteSource& source, const PlaceProgress& progress) {
+    Layout sizes{.source = source.id, .known = known_};
+    for (const WeightGroup& group : groups) sizes.add(group);
+    const int64_t factors = aligned(sizes.slabs * 2 * int64_t(sizeof(float)));
+    Layout layout{.source = source.id, .known = known_};
+    if (!sizes.jobs.empty()) {
+        TRY(std::byte * memory, pooled(factors + sizes.bytes));
+        layout.factors = reinterpret_cast<float*>(memory);
+        layout.base = memory + factors;
+    }
+    for (const WeightGroup& group : groups) layout.add(group);
+    TRY_VOID(Upload(stream_).run(layout.jobs, source, progress));
+    TRY_VOID(keep_raw(layout, source));
+    known_ = std::move(layout.known);
+    return std::move(layout.placed);
+}
+
+// Weights that did not survive as slabs are read again, as the files have them, to where their slabs are.
+Result<void> Placement::keep_raw(Layout& layout, ByteSource& source) {
+    std::vector<UploadJob> again;
+    for (const UploadJob& job : layout.jobs) {
+        if (!job.lossy) continue;
+        ++kept_raw_;
+        const std::byte* at = job.to;
+        for (const Weight* file : {&job.first, &job.second}) {
+            if (!file->data) continue;
+            Weight raw = *file;
+            raw.data = at;
+            raw.expert_rows = 0;
+            const auto replace = [&](Weight& w) {
+                const bool same = w.data == job.to && w.scale == job.factor &&
+                                  (w.pairing == Pairing::up) == (file == &job.second);
+                if (same) w = raw;
+            };
+            for (std::vector<Weight>& group : layout.placed)
+                std::for_each(group.begin(), group.end(), replace);
+            for (auto& [key, pair] : layout.known.slabs) replace(pair.first), replace(pair.second);
+            // One expert at a time, since between them may lie rows of another weight.
+            const int64_t bytes = int64_t(file->out) * row_bytes(*file);
+            const int64_t stride = (file->expert_rows ? file->expert_rows : file->out) * row_bytes(*file);
+            for (int32_t expert = 0; expert < file->experts; ++expert) {
+                UploadJob part;
+                part.view = static_cast<const std::byte*>(file->data) + expert * stride;
+                part.bytes = bytes;
+                part.to = const_cast<std::byte*>(at);
+                again.push_back(part);
+                at += bytes;
+            }
+        }
+    }
+    return again.empty() ? Result<void>() : Upload(stream_).run(again, source, {});
 }
 
 }  // namespace sparkinfer::cuda

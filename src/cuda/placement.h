@@ -1,13 +1,13 @@
-// placement.h — weights on their way to the device: read through pinned memory, repacked to slabs where an op
-// has a form for them, otherwise kept as the file has them.
+// placement.h — where weights lie on the device, and in which form: slabs where an op has a form for them,
+// otherwise as the file has them. All weights of a model lie in one piece of memory.
 #pragma once
 #include <map>
-#include <string>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "cuda/device.h"
-#include "cuda/repack.h"
+#include "cuda/upload.h"
 #include "ops/backend.h"
 
 namespace sparkinfer::cuda {
@@ -24,48 +24,40 @@ class Placement {
   public:
     explicit Placement(cudaStream_t stream) : stream_(stream) {}
     Placement(const Placement&) = delete;
+    Placement& operator=(const Placement&) = delete;
     ~Placement();
 
-    Result<void> open();
-    Result<std::vector<Weight>> place(const WeightGroup& group, ByteSource& source);
-    // Gives the scratch memory of repacking back: call when all weights are placed.
-    void close();
+    // What place() will take of the device for groups of a source that it has not seen.
+    static int64_t bytes_for(std::span<const WeightGroup> groups);
+    Result<std::vector<std::vector<Weight>>> place(std::span<const WeightGroup> groups, ByteSource& source,
+                                                   const PlaceProgress& progress);
 
-    // Device memory that lives as long as this does.
+    // Device memory that lives as long as this does. An error tells when there is less than free_expected()
+    // promised.
     Result<std::byte*> device_bytes(int64_t bytes);
     int64_t bytes_held() const { return held_; }
+    // Remembers what is free now, for that error.
+    void expect_free(int64_t bytes) { free_expected_ = bytes + held_; }
     // Tensors whose scales did not survive a common power of two, kept as the file has them.
     int32_t kept_raw() const { return kept_raw_; }
 
   private:
-    struct Rows {  // a run of raw rows in the files
-        const std::byte* view;
-        int64_t bytes;
+    using Key = std::pair<uint64_t, const void*>;  // source and view
+    struct Known {
+        std::map<Key, const std::byte*> plain;
+        std::map<Key, std::pair<Weight, Weight>> slabs;  // a weight, or a gate and its up
     };
-    Result<void> read(const Rows& rows, std::byte* to, ByteSource& source);
+    struct Layout;
     Result<std::byte*> pooled(int64_t bytes);
-    Result<const void*> upload(const void* view, int64_t bytes, ByteSource& source);
-    Result<Weight> place_raw(Weight w, ByteSource& source);
-    Result<bool> place_slabs(Weight* w, Weight* up, ByteSource& source);
-    Result<void> raw_scratch(int64_t bytes);
+    Result<void> keep_raw(Layout& layout, ByteSource& source);
 
     cudaStream_t stream_;
-    std::byte* stage_ = nullptr;  // pinned, two halves
-    cudaEvent_t half_free_[2] = {};
-    int half_ = 0;
-    std::byte* raw_ = nullptr;  // device scratch of raw rows
-    int64_t raw_bytes_ = 0;
-    struct Facts {
-        ScaleRange range;
-        int32_t lossy, reserved;
-    };
-    Facts* facts_ = nullptr;  // device
     std::vector<void*> allocations_;
     std::byte* pool_ = nullptr;
     int64_t pool_left_ = 0, held_ = 0;
+    int64_t free_expected_ = -1;  // what was free and what was held when somebody looked; -1: nobody has
     int32_t kept_raw_ = 0;
-    std::map<std::pair<uint64_t, const void*>, const void*> placed_;  // raw, by source and view
-    std::map<std::pair<uint64_t, const void*>, Weight> slabs_;        // slabs, by source and view
+    Known known_;
 };
 
 }  // namespace sparkinfer::cuda

@@ -41,19 +41,18 @@ const char* finish_reason_name(FinishReason reason) {
 }
 
 Result<std::unique_ptr<Engine>> Engine::open(const std::string& path, Backend& backend,
-                                             const EngineOptions& options,
-                                             const std::function<void(int64_t, int64_t)>& progress) {
+                                             const EngineOptions& options, const OpenObserver& observer) {
     TRY(std::unique_ptr<Checkpoint> checkpoint, open_checkpoint(path));
     TRY(std::unique_ptr<Model> model, load_model(*checkpoint));
     TRY(std::unique_ptr<LiveEngine> engine,
-        LiveEngine::make(std::move(checkpoint), std::move(model), backend, options, {}, progress));
+        LiveEngine::make(std::move(checkpoint), std::move(model), backend, options, {}, observer));
     return std::unique_ptr<Engine>(std::move(engine));
 }
 
 Result<std::unique_ptr<LiveEngine>> LiveEngine::make(std::unique_ptr<Checkpoint> checkpoint,
                                                      std::unique_ptr<Model> model, Backend& backend,
                                                      const EngineOptions& options, const EngineTuning& tuning,
-                                                     const Progress& progress) {
+                                                     const OpenObserver& observer) {
     CHECK(tuning.pipeline >= 0 && tuning.pipeline <= kMaxPipeline, "a pipeline of {} steps", tuning.pipeline);
     std::unique_ptr<LiveEngine> e(new LiveEngine(tuning));
     e->depth_ = tuning.pipeline > 0 ? tuning.pipeline : kDefaultPipeline;
@@ -76,7 +75,7 @@ Result<std::unique_ptr<LiveEngine>> LiveEngine::make(std::unique_ptr<Checkpoint>
     std::unique_ptr<CheckpointBytes> files;
     if (e->checkpoint_) files = std::make_unique<CheckpointBytes>(*e->checkpoint_);
     ByteSource& source = files ? static_cast<ByteSource&>(*files) : memory;
-    TRY(e->runner_, Runner::make(*e->model_, backend, source, plan, progress));
+    TRY(e->runner_, Runner::make(*e->model_, backend, source, plan, observer));
     const SchedulerLimits limits{o.slots, o.queue, o.context, o.chunk, plan.limits};
     e->scheduler_ = std::make_unique<Scheduler>(e->runner_->kv(), e->runner_->states(), limits);
     return e;

@@ -18,6 +18,7 @@
 #include "core/metadata.h"
 #include "core/result.h"
 #include "core/types.h"
+#include "engine/memory_plan.h"
 #include "ops/backend.h"
 
 namespace sparkinfer {
@@ -98,13 +99,19 @@ struct ScoreRequest {
     int32_t first_logit = 0;
 };
 
+// Hears how the opening of an engine goes, on the thread that opens it. Each may be empty.
+struct OpenObserver {
+    std::function<void(const MemoryPlan&)> planned = {};           // it fits; nothing has been taken yet
+    std::function<void(int64_t done, int64_t total)> placed = {};  // bytes of weights
+};
+
 class Engine {
   public:
     // Opens the files, checks them, gives the model its memory on `backend` (which must outlive the engine)
-    // and compiles its tapes. `progress` (may be empty) hears of bytes placed.
-    static Result<std::unique_ptr<Engine>> open(
-        const std::string& path, Backend& backend, const EngineOptions& options,
-        const std::function<void(int64_t done, int64_t total)>& progress = {});
+    // and compiles its tapes. Errors: also a model that does not fit, with the numbers and what would.
+    static Result<std::unique_ptr<Engine>> open(const std::string& path, Backend& backend,
+                                                const EngineOptions& options,
+                                                const OpenObserver& observer = {});
     virtual ~Engine() = default;
 
     virtual const Metadata& metadata() const = 0;

@@ -21,12 +21,11 @@ struct EngineTuning {
 
 class LiveEngine final : public Engine {
   public:
-    using Progress = std::function<void(int64_t done, int64_t total)>;
     // `checkpoint` may be null: then every weight of the model is plain memory.
     static Result<std::unique_ptr<LiveEngine>> make(std::unique_ptr<Checkpoint> checkpoint,
                                                     std::unique_ptr<Model> model, Backend& backend,
                                                     const EngineOptions& options, const EngineTuning& tuning,
-                                                    const Progress& progress);
+                                                    const OpenObserver& observer);
 
     ~LiveEngine() override;
     const Metadata& metadata() const override { return metadata_; }

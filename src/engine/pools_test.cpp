@@ -160,10 +160,10 @@ class MovingBackend final : public Backend {
 TEST(Weights, TapesUseThePlacedOnes) {
     MovingBackend backend;
     std::vector<std::pair<int64_t, int64_t>> progress;
-    auto engine =
-        LiveEngine::make(nullptr, std::make_unique<TinyModel>(TinyKind::hybrid), backend, {.context = 512},
-                         {}, [&](int64_t done, int64_t total) { progress.emplace_back(done, total); })
-            .value();
+    auto engine = LiveEngine::make(
+                      nullptr, std::make_unique<TinyModel>(TinyKind::hybrid), backend, {.context = 512}, {},
+                      {.placed = [&](int64_t done, int64_t total) { progress.emplace_back(done, total); }})
+                      .value();
     const int groups = backend.groups;
     EXPECT_GT(groups, 5);
     ASSERT_FALSE(progress.empty());
@@ -196,7 +196,8 @@ TEST(Runner, TapesAreFew) {
         e->submit(random_request(length / 2 + 1, 2, 1)).value();
         run_all(*e.engine, answers);
     }
-    EXPECT_LE(e->runner().tapes(), 2 * (6 + 450 / 8 + 2));
+    EXPECT_LE(e->runner().tapes(), 2 * 6 + kLargeTapes);
+    EXPECT_GT(e->runner().tapes(), kLargeTapes) << "steps of so many lengths fill the room";
     EXPECT_EQ(e->runner().row_class(3), 4);
     EXPECT_EQ(e->runner().row_class(64), 64);
     EXPECT_EQ(e->runner().row_class(65), 72);

@@ -8,8 +8,6 @@ namespace {
 constexpr int32_t kClasses[] = {1, 4, 8, 16, 32, 64};
 constexpr int64_t align_64_bytes(int64_t n) { return (n + 63) / 64 * 64; }
 
-std::string in_mib(int64_t bytes) { return fmt::format("{:.1f} MiB", double(bytes) / (1 << 20)); }
-
 int64_t mask_words(const ModelShape& shape) { return (int64_t(shape.vocab) + 31) / 32; }
 
 int64_t slots_bytes(const RunnerPlan& plan, const ModelShape& shape) {
@@ -33,59 +31,74 @@ int64_t results_bytes(const RunnerPlan& plan, const ModelShape& shape) {
     return plan.lanes * selected_bytes(plan) + logprob_bytes(plan) + row_region_bytes(shape);
 }
 
-// Refuses before anything is allocated. Weights are not counted: whether a backend copies them is its own
-// affair.
-Result<void> check_memory(const RunnerPlan& plan, const ModelShape& shape, const BackendInfo& info,
-                          int64_t arena_bytes) {
-    const int64_t kv = plan.pages * KvCache::page_bytes(shape.kv, info.kv_type);
-    const int64_t state = plan.states * StatePool::slot_bytes(shape.state, info.state_type);
-    const int64_t rest =
-        slots_bytes(plan, shape) + StepImage::bytes_for(plan.limits) + results_bytes(plan, shape);
-    const int64_t total = kv + state + arena_bytes + rest;
-    if (info.memory_bytes <= 0 || total <= info.memory_bytes) return {};
-    return out_of_resources(
-        "{} sequences of {} tokens need {} (KV pages {}, recurrent states {}, temporaries {}, the rest {}) "
-        "and "
-        "{} has {}: lower the context or the slots",
-        plan.slots, plan.context, in_mib(total), in_mib(kv), in_mib(state), in_mib(arena_bytes), in_mib(rest),
-        info.name, in_mib(info.memory_bytes));
+// What a model takes of a backend, given what weights and kernels need there.
+MemoryPlan memory_plan(const RunnerPlan& plan, const ModelShape& shape, const BackendInfo& info,
+                       const MemoryNeed& need, int64_t arena) {
+    MemoryPlan m;
+    m.backend = info.name;
+    m.context = plan.context;
+    m.sequences = plan.slots;
+    m.weights = need.weights;
+    m.staging = need.staging;
+    m.kv = plan.pages * KvCache::page_bytes(shape.kv, info.kv_type);
+    m.state = plan.states * StatePool::slot_bytes(shape.state, info.state_type);
+    m.arena = arena;
+    m.scratch = need.scratch;
+    m.graphs = need.graphs;
+    m.rest = slots_bytes(plan, shape) + StepImage::bytes_for(plan.limits) + results_bytes(plan, shape);
+    m.available = need.available;
+    return m;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Runner>> Runner::make(const Model& model, Backend& backend, ByteSource& source,
-                                             const RunnerPlan& plan,
-                                             const PlacedWeights::Progress& progress) {
+                                             const RunnerPlan& plan, const OpenObserver& observer) {
     std::unique_ptr<Runner> runner(new Runner(model, backend, plan));
-    const int64_t arena = runner->arena_bytes();
-    TRY_VOID(check_memory(plan, model.shape(), backend.info(), arena));
+    TRY_VOID(runner->plan_memory(observer));
     Tape dry({}, {}, nullptr);
     model.forward(dry, runner->batch(1, {TapePart::whole, OutputKind::select, 0}));
-    TRY_VOID(runner->weights_.place(dry, backend, source, progress));
-    TRY_VOID(runner->allocate(arena));
+    TRY_VOID(runner->weights_.place(dry, backend, source, observer.placed));
+    TRY_VOID(runner->allocate());
     if (plan.pad_to_bucket) TRY_VOID(runner->prepare());
     return runner;
 }
 
-// The most that any tape needs: the largest step with the greediest output.
-int64_t Runner::arena_bytes() const {
-    int64_t bytes = 0;
-    for (OutputKind kind : {OutputKind::none, OutputKind::select, OutputKind::logprobs, OutputKind::logits}) {
-        Tape dry({}, {}, nullptr);
-        model_.forward(dry, batch(row_class(plan_.rows), {TapePart::whole, kind, 0}));
-        bytes = std::max(bytes, dry.arena_bytes());
+// Refuses before anything is taken.
+Result<void> Runner::plan_memory(const OpenObserver& observer) {
+    // The most that any tape needs: the largest step with the greediest output. The first has all weights.
+    std::vector<Bucket> buckets;
+    for (OutputKind kind : {OutputKind::select, OutputKind::none, OutputKind::logprobs, OutputKind::logits})
+        buckets.push_back({row_class(plan_.rows), {TapePart::whole, kind, 0}});
+    if (plan_.pad_to_bucket)
+        for (const Bucket& bucket : everyday()) buckets.push_back(bucket);
+    std::vector<Tape> tapes;
+    for (const auto& [rows, kind] : buckets) {
+        tapes.emplace_back(StepView{}, SlotsView{}, nullptr);
+        model_.forward(tapes.back(), batch(rows, kind));
+        arena_bytes_ = std::max(arena_bytes_, tapes.back().arena_bytes());
     }
-    return bytes;
+    TRY(const MemoryNeed need, backend_.plan(PlacedWeights::groups(tapes.front()), tapes));
+    const auto at_context = [&](int32_t context) {
+        RunnerPlan plan = plan_;
+        plan.context = context;
+        plan.pages = std::min(plan.pages, plan.slots * pages_for(context));
+        return memory_plan(plan, shape(), backend_.info(), need, arena_bytes_);
+    };
+    const MemoryPlan plan = memory_plan(plan_, shape(), backend_.info(), need, arena_bytes_);
+    TRY_VOID(check_memory(plan, at_context));
+    if (observer.planned) observer.planned(plan);
+    return {};
 }
 
-Result<void> Runner::allocate(int64_t arena_bytes) {
+Result<void> Runner::allocate() {
     const ModelShape& shape = model_.shape();
     const DType kv_type = backend_.info().kv_type, state_type = backend_.info().state_type;
     const auto take = [&](int64_t bytes, MemoryKind kind) -> Result<Memory> {
         if (bytes == 0) return Memory{};
         return backend_.allocate(bytes, kind);
     };
-    TRY(arena_, take(arena_bytes, MemoryKind::arena));
+    TRY(arena_, take(arena_bytes_, MemoryKind::arena));
     TRY(const Memory kv, take(plan_.pages * KvCache::page_bytes(shape.kv, kv_type), MemoryKind::kv));
     kv_ = std::make_unique<KvCache>(shape.kv, kv_type, kv, plan_.pages);
     TRY(const Memory state,
@@ -109,15 +122,22 @@ Result<void> Runner::allocate(int64_t arena_bytes) {
     return {};
 }
 
-// Compiles the buckets of the everyday step, so that the first request does not pay for them.
-Result<void> Runner::prepare() {
+// The buckets of the everyday step.
+std::vector<Runner::Bucket> Runner::everyday() const {
+    std::vector<Bucket> buckets;
     for (int32_t rows : kClasses) {
         if (rows > row_class(plan_.rows)) break;
-        TRY([[maybe_unused]] const Compiled* none, compiled(rows, {}));
-        for (int32_t lane = 0; lane < plan_.lanes / 2; ++lane) {
-            TRY([[maybe_unused]] const Compiled* select,
-                compiled(rows, {TapePart::whole, OutputKind::select, lane}));
-        }
+        buckets.push_back({rows, {}});
+        for (int32_t lane = 0; lane < plan_.lanes / 2; ++lane)
+            buckets.push_back({rows, {TapePart::whole, OutputKind::select, lane}});
+    }
+    return buckets;
+}
+
+// Compiles them, so that the first request does not pay for it.
+Result<void> Runner::prepare() {
+    for (const auto& [rows, kind] : everyday()) {
+        TRY([[maybe_unused]] const Compiled* tape, compiled(rows, kind));
     }
     return {};
 }
@@ -134,7 +154,9 @@ Batch Runner::batch(int32_t rows, TapeKind kind) const {
     Batch b;
     b.rows = rows;
     b.kv = kv_ ? kv_->layers() : shape().kv;
+    for (KvLayer& layer : b.kv) layer.dtype = backend_.info().kv_type;
     b.state = states_ ? states_->layers() : shape().state;
+    for (StateLayer& layer : b.state) layer.dtype = backend_.info().state_type;
     b.output = kind.part == TapePart::forward ? OutputKind::none : kind.output;
     std::byte* results = results_.data;
     switch (b.output) {
@@ -172,10 +194,27 @@ Tape Runner::record(int32_t rows, TapeKind kind) const {
 
 Result<const Compiled*> Runner::compiled(int32_t rows, TapeKind kind) {
     const auto key = std::tuple(rows, kind.part, kind.output, kind.lane);
-    const auto found = tapes_.find(key);
-    if (found != tapes_.end()) return &found->second;
-    TRY(const Compiled made, backend_.compile(record(rows, kind)));
-    return &tapes_.emplace(key, made).first->second;
+    auto found = tapes_.find(key);
+    if (found == tapes_.end()) {
+        TRY_VOID(make_room(rows));
+        TRY(const Compiled made, backend_.compile(record(rows, kind)));
+        found = tapes_.emplace(key, Known{made}).first;
+    }
+    found->second.used = ++uses_;
+    return &found->second.compiled;
+}
+
+// A server sees steps of every length: of the large tapes the one that was not used for longest goes.
+Result<void> Runner::make_room(int32_t rows) {
+    const auto large = [](const auto& known) { return std::get<0>(known.first) > kClasses[5]; };
+    if (rows <= kClasses[5] || std::count_if(tapes_.begin(), tapes_.end(), large) < kLargeTapes) return {};
+    auto oldest = tapes_.end();
+    for (auto it = tapes_.begin(); it != tapes_.end(); ++it)
+        if (large(*it) && (oldest == tapes_.end() || it->second.used < oldest->second.used)) oldest = it;
+    TRY_VOID(wait(last_));
+    backend_.release(oldest->second.compiled);
+    tapes_.erase(oldest);
+    return {};
 }
 
 Result<Ticket> Runner::run_span(const StepImage& image, TapeKind kind, const std::vector<int32_t>* outputs) {

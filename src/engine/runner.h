@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 
+#include "engine/engine.h"
 #include "engine/kv_cache.h"
 #include "engine/state_pool.h"
 #include "engine/step_image.h"
@@ -16,7 +17,8 @@
 
 namespace sparkinfer {
 
-constexpr int32_t kLogitRows = 64;  // rows of logits, or of final residuals, that one tape writes
+constexpr int32_t kLogitRows = 64;   // rows of logits, or of final residuals, that one tape writes
+constexpr int32_t kLargeTapes = 24;  // of more than 64 rows, that are kept compiled at once
 
 struct RunnerPlan {
     int32_t context = 0;        // most tokens of a sequence
@@ -43,8 +45,7 @@ class Runner {
   public:
     // Errors: memory that does not fit (with the numbers), the backend's.
     static Result<std::unique_ptr<Runner>> make(const Model& model, Backend& backend, ByteSource& source,
-                                                const RunnerPlan& plan,
-                                                const PlacedWeights::Progress& progress);
+                                                const RunnerPlan& plan, const OpenObserver& observer);
 
     KvCache& kv() { return *kv_; }
     const KvCache& kv() const { return *kv_; }
@@ -79,9 +80,12 @@ class Runner {
   private:
     Runner(const Model& model, Backend& backend, const RunnerPlan& plan)
         : model_(model), backend_(backend), plan_(plan) {}
-    Result<void> allocate(int64_t arena_bytes);
-    int64_t arena_bytes() const;
+    using Bucket = std::pair<int32_t, TapeKind>;  // rows and kind
+    std::vector<Bucket> everyday() const;
+    Result<void> plan_memory(const OpenObserver& observer);
+    Result<void> allocate();
     Result<void> prepare();
+    Result<void> make_room(int32_t rows);
     Result<const Compiled*> compiled(int32_t rows, TapeKind kind);
     Batch batch(int32_t rows, TapeKind kind) const;
     Result<Ticket> run_span(const StepImage& image, TapeKind kind, const std::vector<int32_t>* outputs);
@@ -92,12 +96,18 @@ class Runner {
     Backend& backend_;
     RunnerPlan plan_;
     PlacedWeights weights_;
+    int64_t arena_bytes_ = 0;
     Memory arena_, step_, slot_memory_, results_;
     SlotsView slots_;
     std::unique_ptr<KvCache> kv_;
     std::unique_ptr<StatePool> states_;
     int64_t logprobs_at_ = 0, rows_at_ = 0;  // byte offsets in the results
-    std::map<std::tuple<int32_t, TapePart, OutputKind, int32_t>, Compiled> tapes_;
+    struct Known {
+        Compiled compiled;
+        int64_t used = 0;  // when: a count of steps
+    };
+    std::map<std::tuple<int32_t, TapePart, OutputKind, int32_t>, Known> tapes_;
+    int64_t uses_ = 0;
     // Images in flight: the backend may read one until its step has begun.
     struct Buffer {
         std::vector<std::byte> bytes;

@@ -183,7 +183,13 @@ class LazyBackend final : public Backend {
     Result<std::vector<Weight>> place(const WeightGroup& group, ByteSource& source) override {
         return inner_->place(group, source);
     }
+    Result<MemoryNeed> plan(std::span<const WeightGroup> groups, std::span<const Tape> tapes) override {
+        TRY(MemoryNeed need, inner_->plan(groups, tapes));
+        need.available = std::min(need.available, info_.memory_bytes);
+        return need;
+    }
     Result<Compiled> compile(const Tape& tape) override { return inner_->compile(tape); }
+    void release(const Compiled& compiled) override { inner_->release(compiled); }
     Result<Ticket> execute(const Compiled& compiled, std::span<const std::byte> step) override {
         check_states_apart(StepView{step.data()});
         return later([this, compiled, step] { return inner_->execute(compiled, step); });

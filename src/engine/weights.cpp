@@ -21,6 +21,7 @@ CheckpointBytes::~CheckpointBytes() {
 }
 
 Result<int> CheckpointBytes::file(int index) {
+    const std::lock_guard lock(mutex_);
     int& fd = files_[size_t(index)];
     const std::string& path = checkpoint_.files()[size_t(index)].path;
     if (fd < 0) fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -53,34 +54,34 @@ Result<void> CheckpointBytes::read(const void* view, std::span<std::byte> to) {
     return {};
 }
 
-Result<void> PlacedWeights::place(const Tape& tape, Backend& backend, ByteSource& source,
-                                  const Progress& progress) {
-    int64_t total = 0, done = 0;
-    std::set<const void*> counted;
-    const auto count = [&](const Weight& w, int64_t& sum) {
-        if (counted.insert(w.data).second) sum += weight_bytes(w);
-    };
-    for (const Instr& i : tape.instrs())
-        visit(i, [&](const auto& op) { for_each_weight(op, [&](const Weight& w) { count(w, total); }); });
-    counted.clear();
+std::vector<WeightGroup> PlacedWeights::groups(const Tape& tape) {
+    std::vector<WeightGroup> groups;
+    std::set<Key> seen;
     for (const Instr& i : tape.instrs()) {
         WeightGroup group{i.code, {}};
-        bool known = true;
+        bool fresh = false;
         visit(i, [&](const auto& op) {
             for_each_weight(op, [&](const Weight& w) {
                 group.weights.push_back(w);
-                known = known && placed_.contains(key(i.code, w));
+                fresh = seen.insert(key(i.code, w)).second || fresh;
             });
         });
-        if (known) continue;
-        TRY(const std::vector<Weight> answer, backend.place(group, source));
-        CHECK(answer.size() == group.weights.size(), "{} weights placed of {}", answer.size(),
-              group.weights.size());
-        for (size_t n = 0; n < answer.size(); ++n) {
-            placed_.insert_or_assign(key(i.code, group.weights[n]), answer[n]);
-            count(group.weights[n], done);
-        }
-        if (progress) progress(done, total);
+        if (fresh) groups.push_back(std::move(group));
+    }
+    return groups;
+}
+
+Result<void> PlacedWeights::place(const Tape& tape, Backend& backend, ByteSource& source,
+                                  const PlaceProgress& progress) {
+    const std::vector<WeightGroup> given = groups(tape);
+    TRY(const std::vector<std::vector<Weight>> answers, backend.place_all(given, source, progress));
+    CHECK(answers.size() == given.size(), "{} groups placed of {}", answers.size(), given.size());
+    for (size_t g = 0; g < given.size(); ++g) {
+        const std::vector<Weight>& weights = given[g].weights;
+        CHECK(answers[g].size() == weights.size(), "{} weights placed of {}", answers[g].size(),
+              weights.size());
+        for (size_t n = 0; n < weights.size(); ++n)
+            placed_.insert_or_assign(key(given[g].op, weights[n]), answers[g][n]);
     }
     return {};
 }

@@ -5,6 +5,7 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <mutex>
 #include <tuple>
 
 #include "model/model.h"
@@ -13,6 +14,7 @@
 namespace sparkinfer {
 
 // Reads views of a checkpoint's tensors from the files behind the memory map; any other view is plain memory.
+// Threads: any, several at once.
 class CheckpointBytes : public ByteSource {
   public:
     explicit CheckpointBytes(const Checkpoint& checkpoint);
@@ -25,15 +27,16 @@ class CheckpointBytes : public ByteSource {
     Result<int> file(int index);
     const Checkpoint& checkpoint_;
     std::map<const std::byte*, const StoredTensor*> tensors_;  // by first byte
+    std::mutex mutex_;                                         // guards files_
     std::vector<int> files_;                                   // descriptors; -1: not open
 };
 
 class PlacedWeights {
   public:
-    using Progress = std::function<void(int64_t done, int64_t total)>;  // bytes
-
+    // What place() will give to the backend: each group of the tape once.
+    static std::vector<WeightGroup> groups(const Tape& tape);
     // Places every weight of the tape. Errors are the backend's and the source's.
-    Result<void> place(const Tape& tape, Backend& backend, ByteSource& source, const Progress& progress);
+    Result<void> place(const Tape& tape, Backend& backend, ByteSource& source, const PlaceProgress& progress);
     // Replaces the host weights of a recorded tape. REQUIRES: all of them were in the tape given to place().
     void bind(Tape& tape) const;
 

@@ -1,5 +1,9 @@
-// decode_bench.cpp — tokens per second of decode on the GPU, and where the time goes.
+// decode_bench.cpp — tokens per second of decode on the GPU, and where the time goes; or how a model is
+// loaded.
 //     gpu_bench MODEL [DEPTH] [ROWS]
+//     gpu_bench MODEL load [TIMES]
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -17,6 +21,47 @@ static int fail(const Error& e) {
     return int(e.kind);
 }
 
+static double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+static double mib(int64_t bytes) { return double(bytes) / (1 << 20); }
+
+// Seconds of Engine::open and its parts, the host's and the device's memory; the plan beside what was taken.
+static int load(const char* path) {
+    auto backend = make_cuda_backend({});
+    if (!backend.ok()) return fail(backend.error());
+    const auto free_now = [&] { return (*backend)->plan({}, {}).value().available; };
+    const auto opening = Clock::now();
+    double planned_s = 0, placed_s = 0;
+    int64_t before = 0, least = 0, sampled_at = 0;
+    OpenObserver observer;
+    observer.planned = [&](const MemoryPlan& plan) {
+        planned_s = seconds_since(opening);
+        before = least = plan.available;
+        printf("plan: %s\n", memory_plan_text(plan).c_str());
+    };
+    observer.placed = [&](int64_t done, int64_t total) {
+        placed_s = seconds_since(opening);
+        if (done < sampled_at && done < total) return;
+        sampled_at = done + total / 16;
+        least = std::min(least, free_now());
+    };
+    EngineOptions options;
+    options.context = 4096;
+    const auto engine = Engine::open(path, **backend, options, observer);
+    if (!engine.ok()) return fail(engine.error());
+    const double all_s = seconds_since(opening);
+    const int64_t after = free_now();
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    printf("load %.2f s: files and plan %.2f, weights %.2f, memory and graphs %.2f\n", all_s, planned_s,
+           placed_s - planned_s, all_s - placed_s);
+    printf("host: at most %.0f MiB resident\n", mib(int64_t(usage.ru_maxrss) << 10));
+    printf("device: at most %.1f MiB taken, %.1f MiB kept\n", mib(before - std::min(least, after)),
+           mib(before - after));
+    return 0;
+}
+
 static int run(const char* path, int depth, int rows, CudaOptions cuda, int answer) {
     auto backend = make_cuda_backend(cuda);
     if (!backend.ok()) return fail(backend.error());
@@ -26,7 +71,7 @@ static int run(const char* path, int depth, int rows, CudaOptions cuda, int answ
     const auto opening = Clock::now();
     auto engine = Engine::open(path, **backend, options);
     if (!engine.ok()) return fail(engine.error());
-    printf("load %.2f s\n", std::chrono::duration<double>(Clock::now() - opening).count());
+    printf("load %.2f s\n", seconds_since(opening));
     for (int r = 0; r < rows; ++r) {
         Request request;
         for (int i = 0; i < depth; ++i)
@@ -84,8 +129,13 @@ static int run(const char* path, int depth, int rows, CudaOptions cuda, int answ
 
 int main(int argc, char** argv) {
     if (argc < 2) {
-        fprintf(stderr, "usage: gpu_bench MODEL [DEPTH] [ROWS]\n");
+        fprintf(stderr, "usage: gpu_bench MODEL [DEPTH] [ROWS] | gpu_bench MODEL load [TIMES]\n");
         return 2;
+    }
+    if (argc > 2 && std::string_view(argv[2]) == "load") {
+        int rc = 0;
+        for (int i = argc > 3 ? atoi(argv[3]) : 1; i > 0 && rc == 0; --i) rc = load(argv[1]);
+        return rc;
     }
     const int depth = argc > 2 ? atoi(argv[2]) : 128, rows = argc > 3 ? atoi(argv[3]) : 1;
     if (int rc = run(argv[1], depth, rows, {}, 260)) return rc;
