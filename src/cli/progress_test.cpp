@@ -1,6 +1,7 @@
 #include "cli/progress.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -73,7 +74,7 @@ TEST(Progress, ComesAndGoesOnATerminal) {
         EXPECT_NE(shown.find(" 25 %, 1.0 of 4.0 GB"), std::string::npos) << shown;
         EXPECT_LE(shown.size(), 70u);
     }
-    EXPECT_EQ(read_what_is_there(outside), "\r" + std::string(shown.size() - 1, ' ') + "\r");
+    EXPECT_EQ(read_what_is_there(outside), fmt::format("\r{:{}}\r", "", shown.size() - 1));
     ::close(terminal);
     ::close(outside);
 }
