@@ -63,9 +63,9 @@ TEST(CheckpointBytes, SeveralThreadsReadSeveralFiles) {
     for (int round = 0; round < 20; ++round) {
         CheckpointBytes source(files);
         std::atomic<int64_t> next = 0;
-        std::vector<std::thread> threads;
-        for (int i = 0; i < 4; ++i)
-            threads.emplace_back([&] {
+        std::thread threads[4];
+        for (std::thread& thread : threads)
+            thread = std::thread([&] {
                 std::vector<std::byte> to(20011);
                 for (int64_t n; (n = next++) < 60;) {
                     const int64_t at = n / 2 * 9173, file = n % 2;

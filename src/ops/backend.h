@@ -1,5 +1,4 @@
-// backend.h — a machine that executes tapes. Seven virtual functions, none of them per op; one backend per
-// device.
+// backend.h — a machine that executes tapes. No virtual function is per op; one backend per device.
 //
 // Threads: one engine thread calls everything here. Work is asynchronous and runs in order: execute() and
 // copy() return at once with a ticket, done() tells.
