@@ -21,6 +21,7 @@
 #include "cli/sha256.h"
 #include "cli/version.h"
 #include "core/log.h"
+#include "ops/step.h"
 
 namespace sparkinfer {
 
@@ -114,6 +115,8 @@ struct BenchRun {
             engine_options.context = std::max(engine_options.context, int32_t(test.context()));
             engine_options.slots = std::max(engine_options.slots, int32_t(test.parallel));
         }
+        // A sequence is let in only where each that lives has a page to grow into.
+        engine_options.kv_tokens = int64_t(engine_options.slots) * (engine_options.context + 2 * kPageTokens);
         TRY(const std::unique_ptr<Backend> backend,
             session.backend(options.backend, threads, options.stored));
         const BackendInfo& info = backend->info();

@@ -76,6 +76,14 @@ def test_parallel_sequences_share_weights_and_not_their_keys(execute, tiny):
     assert three["bytes"] - one["bytes"] == pytest.approx(2 * keys, rel=0.05)
 
 
+@pytest.mark.parametrize("arguments", [["-np", "2"], ["-np", "5", "-d", "128"], ["-np", "8,2", "-d", "0,448"]])
+def test_parallel_sequences_are_all_live_at_once(execute, tiny, arguments):
+    """However few pages their contexts take; bench itself refuses a run in which one had ended before another began."""
+    code, out, err = execute("bench", tiny, "-p", "0", "-n", "32", "-r", "1", "-t", "1", "-o", "json", *arguments)
+    assert code == 0, err.decode()
+    assert all(row["samples_ns"][0] > 1 for row in json.loads(out))
+
+
 def test_compare_runs_the_peer_in_turns(execute, tiny, tmp_path, llama_bench):
     program, asked, _ = llama_bench
     results = tmp_path / "results.jsonl"
