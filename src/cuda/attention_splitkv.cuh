@@ -161,7 +161,7 @@ struct Merged {
 
 // y of one column: divided by the sum, and gated.
 __device__ __forceinline__ float finished(float y, float sum, bool gated, float gate) {
-    return gated ? y / sum * sigmoid(gate) : y / sum;
+    return gated ? y / sum * fast_sigmoid(gate) : y / sum;
 }
 
 // The head this block was sent: over the cluster, then, in the last cluster to arrive, over clusters. A

@@ -22,7 +22,7 @@ constexpr int kSplitBlocks = 128;  // blocks a long row spreads over, all kv hea
 static_assert(kSplitHeads <= kSplitCluster, "block j of a cluster merges head j");
 
 // Ring pieces a warp holds: what fits twice in an SM's 228 KB, or once in 99 KB.
-HD constexpr int split_pieces(int major) { return major >= 10 ? 4 : 5; }
+HD constexpr int split_pieces(int major) { return 4; }
 #if defined(__CUDA_ARCH__)
 constexpr int kSplitPieces = split_pieces(__CUDA_ARCH__ / 100);
 #else

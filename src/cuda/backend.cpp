@@ -93,6 +93,7 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const CudaOptions& options) {
     b->info_.kv_type = options.kv_type;
     b->info_.state_type = options.state_type;
     b->info_.captures = true;
+    b->info_.fast_rows = kFewRows;
     return std::unique_ptr<Backend>(std::move(b));
 }
 
@@ -195,7 +196,8 @@ Result<Compiled> CudaBackend::compile(const Tape& tape) {
     p.step = const_cast<std::byte*>(tape.step().base);
     p.rows = rows_of(tape);
     note_plain(tape, p);
-    for (const Launch& l : p.launches) {
+    for (size_t i = 0; i < p.launches.size(); ++i) {
+        Launch& l = p.launches[i];
         // One kernel may be launched with several sizes, so each may have all there is. And all want the same
         // split of L1: a multiprocessor changes it only when it is idle, so neighbours of another split would
         // not overlap.
@@ -203,6 +205,12 @@ Result<Compiled> CudaBackend::compile(const Tape& tape) {
         CUDA_TRY(cudaFuncGetAttributes(&kernel, l.kernel));
         const int most = device_.shared_block - int(kernel.sharedSizeBytes);
         CUDA_TRY(cudaFuncSetAttribute(l.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
+        if (p.rows <= kFewRows) {
+            const uint32_t before = i ? p.launches[i - 1].shared : 0;
+            const int32_t least =
+                least_shared(device_, int32_t(i), int32_t(before)) - int32_t(kernel.sharedSizeBytes);
+            l.shared = uint32_t(std::max(int32_t(l.shared), std::min(least, most)));
+        }
         CUDA_TRY(cudaFuncSetAttribute(l.kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                       cudaSharedmemCarveoutMaxShared));
     }

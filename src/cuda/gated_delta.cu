@@ -10,7 +10,10 @@ void lower(Lowering& l, const GatedDelta& op) {
     const int32_t rows = op.qkv.rows(), segments = rows < 1 ? 1 : rows < 64 ? rows : 64;
     const DeltaCall p{op, state_layout(op.state)};
     const dim3 grid(kDeltaBlocks * op.state.value_heads, segments);
-    if (rows <= kMaxVerifyRows) return l.add(delta_step<true>, grid, dim3(kDeltaThreads), 0, p, "step");
+    if (rows <= kMaxVerifyRows) {
+        l.add(delta_step<true>, grid, dim3(kDeltaThreads), 0, p, "step");
+        return;
+    }
     l.add(delta_step<false>, grid, dim3(kDeltaThreads), 0, p, "step");
     l.add(delta_ring, dim3(segments), dim3(256), 0, p, "ring");
 }

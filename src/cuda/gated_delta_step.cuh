@@ -14,7 +14,7 @@
 //            with at most 8 rows in the step none of the 3 columns that are read can be one of those that
 //            are written (of 11). Longer steps leave ring and headers to delta_ring. Within a cluster,
 //            headers and logs are written once each block has sent a Σo², hence read them.
-// Limits     heads of 128, 4 taps. 288 threads, ≤ 89 registers, 10 KB. sm_90+ (clusters). Trigger: top.
+// Limits     heads of 128, 4 taps. 288 threads, ≤ 96 registers, 10 KB. sm_90+ (clusters). Trigger: top.
 // Numbers    not measured yet
 // Tested     tests/ops/gated_delta.cpp against float64 and cpu/.
 #pragma once
@@ -211,7 +211,7 @@ __device__ __forceinline__ void DeltaThread<kOut>::convolve(const DeltaInput& in
     float m = __fmul_rn(last[0], tap.x);
     m = __fmaf_rn(last[1], tap.y, m);
     m = __fmaf_rn(last[2], tap.z, m);
-    m = silu(__fmaf_rn(in.x, tap.w, m));
+    m = fast_silu(__fmaf_rn(in.x, tap.w, m));
     last[0] = last[1], last[1] = last[2], last[2] = in.x;
     if (!kOut) {
         float* to = warp < 4 ? s.query[r % 2] : s.key[r % 2];
@@ -222,8 +222,8 @@ __device__ __forceinline__ void DeltaThread<kOut>::convolve(const DeltaInput& in
     s.value[lane] = m;
     const float decay = __fmul_rn(rate, softplus(in.alpha + bias));
     s.log_g[at][lane] = decay;
-    s.gate[at][lane] = silu(in.z) * gain;
-    if (lane == 0) s.keep = expf(decay), s.beta = sigmoid(in.beta);
+    s.gate[at][lane] = fast_silu(in.z) * gain;
+    if (lane == 0) s.keep = expf(decay), s.beta = fast_sigmoid(in.beta);
 }
 
 // Sᵀk and Sᵀq of the warp's 16 rows: over a thread's 4, then over the 4 threads of a column group, each of
@@ -471,6 +471,7 @@ __device__ __forceinline__ void delta_run(const DeltaCall& p, DeltaShared& s) {
 }
 
 // kAlone: ring and headers too. REQUIRES: at most kMaxVerifyRows rows then.
+// Kernel     delta_step: 96 registers, 9648 bytes
 template <bool kAlone>
 __global__ void __cluster_dims__(kDeltaBlocks, 1, 1) __launch_bounds__(kDeltaThreads, kAlone ? 2 : 3)
     delta_step(const __grid_constant__ DeltaCall p) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 #include <vector>
@@ -22,6 +23,27 @@ struct Launch {
     const char* op = "";              // its name
     const char* variant = "";         // what explain prints
 };
+
+// Kernels are wide and narrow by turns, so that a multiprocessor holds a block of one and a block of the
+// next, which loads ahead, and never two of the same: they then lie evenly. Bytes of shared memory.
+struct SharedSlots {
+    int32_t both;                      // that two blocks may have together
+    int32_t wide, narrow;              // most
+    int32_t wide_least, narrow_least;  // two wide ones, or a wide and two narrow ones, do not fit
+};
+inline SharedSlots shared_slots(const DeviceInfo& d) {
+    constexpr int32_t kReserved = 1024;  // by the system, of each block
+    const int32_t both = d.shared_sm - 2 * kReserved, wide = both * 4 / 7 / 1024 * 1024;
+    return {both, wide, both - wide, both / 2 + kReserved, both / 4 + kReserved};
+}
+
+// Least for launch `i` of a tape, whose predecessor has `before`.
+inline int32_t least_shared(const DeviceInfo& d, int32_t i, int32_t before) {
+    const SharedSlots s = shared_slots(d);
+    return i % 2 ? s.wide_least : std::min(s.narrow_least, s.both - before);
+}
+
+constexpr int32_t kFewRows = 8;  // above, ops have no fast kernels of their own
 
 constexpr int32_t kArrivals = 4096;  // counters at the head of the arena, zero before and after every kernel
 
@@ -56,6 +78,14 @@ class Lowering {
         op_ = op;
         next_ = next;
         used_ = kArrivals * 4;
+    }
+    // Most shared memory of the next kernel: what its predecessor leaves, and its successor needs.
+    int32_t shared_room() const {
+        const SharedSlots s = shared_slots(device_);
+        if (launches_.size() % 2 == 0) return s.narrow;
+        constexpr int32_t kDelta = 36 << 10;  // gated_delta's block, padded
+        const int32_t before_it = int32_t(launches_.back().shared);
+        return before(OpCode::gated_delta) ? std::max(s.wide, s.both - std::max(before_it, kDelta)) : s.wide;
     }
     bool before(OpCode code) const { return next_ && next_->code == code; }
     int64_t scratch_bytes() const { return peak_; }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cuda/linear_slab.cuh"
+#include "cuda/linear_slab_long.cuh"
 
 namespace sparkinfer::cuda {
 
@@ -22,10 +22,15 @@ bool is_plain(const Weight& w) {
 // Collects parts; false when one suits neither form.
 bool add_part(SlabLinear& p, const Weight& w, float* y, int64_t stride) {
     if (is_slab(w.quant) && w.experts == 1) {
-        const int32_t slabs = w.out / (w.pairing == Pairing::none ? 16 : 8);
-        p.part[p.parts++] = {
-            static_cast<const std::byte*>(w.data), w.scale, y, stride, slabs, slab_kind(w.quant)};
-        p.slabs += slabs;
+        const int32_t rows = w.pairing == Pairing::none ? 16 : 8;
+        const int64_t slab = kSlabRows * row_bytes(w);
+        p.part[p.parts++] = {static_cast<const std::byte*>(w.data) - p.slabs * slab,
+                             y - p.slabs * rows,
+                             w.scale,
+                             stride,
+                             p.slabs,
+                             slab_kind(w.quant)};
+        p.slabs += w.out / rows;
         return true;
     }
     if (!is_plain(w)) return false;
@@ -34,64 +39,134 @@ bool add_part(SlabLinear& p, const Weight& w, float* y, int64_t stride) {
     return true;
 }
 
-// Warps a slab and stages that fit `room` bytes of ring, for the least idle time; false when nothing fits.
-bool choose_shape(SlabLinear& p, int item, int room) {
-    const int items = p.columns / kSlabColumns;
-    double best = 0;
-    for (int warps : {16, 8, 4, 2}) {
-        const int steps = (items + warps - 1) / warps, groups = kSlabWarps / warps, stage = warps * item;
-        const int stages = std::min(room / stage, kMaxStages), needed = (groups - 1) * steps + 1;
-        if (stages < needed) continue;
-        const double busy = double(items) / (steps * warps);
-        if (busy > best + 0.02) best = busy, p.warps = warps, p.stages = stages;
-    }
-    return best > 0;
+// A successor's blocks start beside this kernel's and load ahead, so each may have about half of a
+// multiprocessor's shared memory; four rows take the registers of a whole one.
+int ring_room(const Lowering& l, bool whole) {
+    const DeviceInfo& d = l.device();
+    return whole ? std::min(d.shared_block, d.shared_sm - 1024) : l.shared_room();
 }
 
-template <int kMask, int C>
-bool launch(Lowering& l, SlabLinear p) {
-    const DeviceInfo& d = l.device();
-    constexpr int item = largest_item<kMask>();
+// A block per multiprocessor: those of a kernel then lie evenly, and so do its successor's.
+template <class Kernel>
+void launch_grid(Lowering& l, Kernel kernel, SlabLinear& p, int shared, const char* variant) {
+    l.add(kernel, dim3(std::max(l.device().sms, p.slab_blocks + p.dense_blocks)), dim3(kSlabThreads),
+          uint32_t(shared), p, variant);
+}
+
+void share_blocks(SlabLinear& p, int sms) {
+    p.dense_blocks = (p.dense_rows + kDenseRows - 1) / kDenseRows;
+    p.slab_blocks = std::min(p.slabs, std::max(1, sms - p.dense_blocks % sms));
+    if (!p.slabs) return;
+    p.each = p.slabs / p.slab_blocks;
+    p.more = p.slabs % p.slab_blocks;
+}
+
+// A slab is a step of the ring.
+template <int kMask, int C, bool kOne>
+bool launch_short(Lowering& l, SlabLinear p) {
+    const int items = p.columns / kSlabColumns, slab = items * largest_item<kMask>();
+    p.warps = std::min(items, kSlabWarps);
+    p.groups = kSlabWarps / p.warps;
+    share_blocks(p, l.device().sms);
+    const int work = p.slabs ? (p.slabs + p.slab_blocks - 1) / p.slab_blocks : 0,
+              each = (work + p.groups - 1) / p.groups;
+    p.batch = std::min(each, C == 2 ? 4 : 2);
+    p.ring_at = int(sizeof(SlabShared<C>)) + (C / 2 + (p.norm ? 1 : 0)) * p.columns * 4 +
+                p.groups * (each > p.batch ? 2 : 1) * p.batch * red_floats<C>(p.warps) * 4;
+    p.ring_at = (p.ring_at + 127) / 128 * 128;
     p.stages = 0;
-    // One block a multiprocessor and half its shared memory: the successor's blocks then start beside it and
-    // load ahead.
-    const int room = std::min(d.shared_block, C == 2 ? d.shared_sm / 2 - 1024 : d.shared_sm - 1024);
-    const int fixed = SlabShared<kMask, C>::bytes(p, item);
-    if (p.slabs && !(choose_shape(p, item, room - fixed) && (p.stages >= 3 || p.slabs <= d.sms)) &&
-        !choose_shape(p, item, std::min(d.shared_block, d.shared_sm - 1024) - fixed))
-        return false;  // a long row needs the whole multiprocessor to have more than one step under way
-    const int dense_blocks = (p.dense_rows + kDenseRows - 1) / kDenseRows;
-    // The ring never needs more stages than a block has work.
-    const int most = std::max(1, d.sms - dense_blocks);
-    p.slab_blocks = std::min(p.slabs, most);
     if (p.slabs) {
-        const int items = p.columns / kSlabColumns, steps = (items + p.warps - 1) / p.warps;
-        const int work = (p.slabs + p.slab_blocks - 1) / p.slab_blocks * steps, groups = kSlabWarps / p.warps;
-        p.stages = std::min(p.stages, std::max(work, (groups - 1) * steps + 1));
-    } else {
-        p.warps = 16;
+        const auto fit = [&](bool whole) {
+            p.stages =
+                std::min({(ring_room(l, whole) - p.ring_at) / slab, kMaxStages, std::max(work, p.groups)});
+            return p.stages >= std::min(work, std::max(2, p.groups + 1));
+        };
+        if (!fit(C == 8) && !fit(true)) return false;
     }
-    const int dense = p.denses ? C / 2 * p.columns * 4 + fixed : 0;  // dense blocks keep x as floats
-    const int shared = std::max(fixed + p.stages * p.warps * item, dense);
-    if (shared > d.shared_block) return false;
-    l.add(linear_slab<kMask, C>, dim3(std::max(p.slab_blocks, p.slabs ? 1 : 0) + dense_blocks),
-          dim3(kSlabThreads), uint32_t(shared), p, "slab");
+    p.inverse = 65535 / p.warps + 1, p.stage_bytes = slab, p.steps = 1;
+    launch_grid(l, linear_slab<kMask, C, kOne>, p, p.ring_at + p.stages * slab, "slab");
     return true;
 }
 
+// Warps of a slab, for the least idle time of those that leave room for a ring at all. They set the order of
+// a sum, so rows do not matter here.
+int warps_of_long(const SlabLinear& p, int item, int room) {
+    const int items = p.columns / kSlabColumns;
+    double best = 0;
+    int chosen = 0;
+    for (int warps : {8, 4, 2}) {
+        const int steps = (items + warps - 1) / warps, groups = kSlabWarps / warps;
+        if (room / (warps * item) < (groups - 1) * steps + 1) continue;
+        const double busy = double(items) / (steps * warps);
+        if (busy > best + 0.02) best = busy, chosen = warps;
+    }
+    return chosen;
+}
+
+template <int kMask, int C>
+bool launch_long(Lowering& l, SlabLinear p) {
+    constexpr int item = largest_item<kMask>();
+    const auto fixed_for = [&](auto layout, int bytes) { return bytes + (layout.bytes() + 127) / 128 * 128; };
+    const int one_row = fixed_for(ActivationLayout<kMask, 2>{p.columns}, int(sizeof(LongShared<2>)));
+    const int fixed = fixed_for(ActivationLayout<kMask, C>{p.columns}, int(sizeof(LongShared<C>)));
+    share_blocks(p, l.device().sms);
+    p.warps = p.slabs ? warps_of_long(p, item, ring_room(l, true) - one_row) : kSlabWarps;
+    if (!p.warps) return false;
+    p.groups = kSlabWarps / p.warps;
+    p.steps = (p.columns / kSlabColumns + p.warps - 1) / p.warps;
+    p.stages = 0;
+    if (p.slabs) {
+        const int work = (p.slabs + p.slab_blocks - 1) / p.slab_blocks * p.steps,
+                  least = (p.groups - 1) * p.steps + 1;
+        const auto fit = [&](bool whole, int wanted) {
+            p.stages = std::min(
+                {(ring_room(l, whole) - fixed) / (p.warps * item), kMaxStages, std::max(work, least)});
+            return p.stages >= wanted;
+        };
+        // A long row needs the whole multiprocessor to have more than one step under way.
+        if ((C == 8 || !fit(false, std::max(least, std::min(work, 3)))) && !fit(true, least)) return false;
+    }
+    p.inverse = 65535 / p.warps + 1, p.stage_bytes = p.warps * item;
+    launch_grid(l, linear_slab_long<kMask, C>, p, fixed + p.stages * p.warps * item, "slab, long rows");
+    return true;
+}
+
+template <int kMask, int C>
+bool launch(Lowering& l, const SlabLinear& p) {
+    if constexpr (kMask == kMaskAll && C == 8) {
+        return false;  // a rare mixture: rows one by one
+    } else {
+        const int items = p.columns / kSlabColumns;
+        if (items <= kSlabWarps) return launch_short<kMask, C, false>(l, p);
+        if (items <= 2 * kSlabWarps && p.slabs <= l.device().sms && !p.denses)
+            return launch_short<kMask, C, true>(l, p);
+        return launch_long<kMask, C>(l, p);
+    }
+}
+
+// Rows first … first + count of the op.
+SlabLinear rows_of_op(const SlabLinear& p, int first, int count) {
+    SlabLinear some = p;
+    some.rows = count;
+    if (p.gather_first >= 0)
+        some.gather_first += first;
+    else
+        some.x += first * p.x_stride;
+    for (int i = 0; i < p.parts; ++i) some.part[i].y += first * p.part[i].y_stride;
+    for (int i = 0; i < p.denses; ++i) some.dense[i].y += first * p.dense[i].y_stride;
+    return some;
+}
+
+// Four rows at a time, or, where so many do not fit, one.
 template <int kMask>
 bool launch_rows(Lowering& l, const SlabLinear& p) {
-    if (p.rows == 1) return launch<kMask, 2>(l, p);
-    for (int first = 0; first < p.rows; first += 4) {
-        SlabLinear four = p;
-        four.rows = std::min(4, p.rows - first);
-        if (p.gather_first >= 0)
-            four.gather_first += first;
-        else
-            four.x += first * p.x_stride;
-        for (int i = 0; i < p.parts; ++i) four.part[i].y += first * p.part[i].y_stride;
-        for (int i = 0; i < p.denses; ++i) four.dense[i].y += first * p.dense[i].y_stride;
-        if (!launch<kMask, 8>(l, four)) return false;
+    for (int first = 0; first < p.rows;) {
+        int count = std::min(4, p.rows - first);
+        if (count == 1 || !launch<kMask, 8>(l, rows_of_op(p, first, count))) {
+            if (!launch<kMask, 2>(l, rows_of_op(p, first, 1))) return false;
+            count = 1;
+        }
+        first += count;
     }
     return true;
 }
@@ -128,8 +203,10 @@ SlabLinear base_of(const Tensor& x, const Weight* norm, float eps) {
     p.eps = eps;
     p.rows = x.rows();
     p.columns = int32_t(x.cols());
+    p.inverse_columns = 1.0f / float(p.columns);
     p.mode = SlabMode::store;
     p.gather_first = -1;
+    for (SlabPart& part : p.part) part.first = INT32_MAX;
     return p;
 }
 
@@ -137,16 +214,14 @@ SlabLinear base_of(const Tensor& x, const Weight* norm, float eps) {
 
 bool lower_slab(Lowering& l, const NormLinear& op) {
     SlabLinear p = base_of(op.x, &op.norm, op.eps);
-    p.late_trigger = l.before(OpCode::moe_glu);  // which then reads x before its wait
     for (int32_t i = 0; i < op.parts; ++i)
         if (!add_part(p, op.w[i], static_cast<float*>(op.y[i].data), op.y[i].stride)) return false;
-    return p.parts > 0 && launch_any(l, p);
+    return launch_any(l, p);
 }
 
 bool lower_slab(Lowering& l, const LinearAdd& op) {
     SlabLinear p = base_of(op.x, nullptr, 0);
     p.mode = SlabMode::add;
-    p.late_trigger = true;  // 2 % of a token: its successor's copies would get in the way of its own
     if (!is_slab(op.w.quant) || !add_part(p, op.w, static_cast<float*>(op.y.data), op.y.stride)) return false;
     return launch_any(l, p);
 }

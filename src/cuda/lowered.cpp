@@ -12,8 +12,6 @@ namespace sparkinfer {
 namespace cuda {
 namespace {
 
-constexpr int32_t kFewRows = 8;  // above, ops have no fast kernels of their own
-
 bool is_plain(const Launch& l) {
     return std::string_view(l.variant) == "generic" || std::string_view(l.variant) == "plain";
 }

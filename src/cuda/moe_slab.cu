@@ -8,47 +8,45 @@
 namespace sparkinfer::cuda {
 namespace {
 
-template <SlabKind F>
+template <SlabKind F, int kItems>
 bool launch_glu(Lowering& l, MoeGluSlab p) {
-    constexpr int kItem = SlabOf<F>::item;
-    const ActivationLayout<slab_mask(F), 2> at{p.columns};
-    const int rows = p.op.x.rows(),
-              fixed = rows * at.bytes() + kSlabWarps * 2 * 32 * 4 + kMaxStages * 16 + 4096;
-    const DeviceInfo& d = l.device();
-    const int room = std::min(d.shared_block, d.shared_sm / 2 - 1024) - fixed;
-    p.warps = 0;
-    for (int warps : {8, 4, 2, 16}) {
-        const int steps = (p.items + warps - 1) / warps, groups = kSlabWarps / warps;
-        const int stages = std::min(room / (warps * kItem), kMaxStages);
-        if (p.items % warps || stages < std::max(2, (groups - 1) * steps + 1)) continue;
-        p.warps = warps;
-        p.stages = stages;
-        break;
-    }
-    if (!p.warps) return false;
-    const int slabs = rows * p.op.router.top_k * p.slabs, grid = std::min(slabs, d.sms);
-    const int work = (slabs + grid - 1) / grid * ((p.items + p.warps - 1) / p.warps);
-    p.stages = std::min(p.stages,
-                        std::max(work, (kSlabWarps / p.warps - 1) * ((p.items + p.warps - 1) / p.warps) + 1));
-    l.add(moe_glu_slab<F>, dim3(grid), dim3(kSlabThreads), uint32_t(fixed + p.stages * p.warps * kItem), p,
+    const int slab = p.items * SlabOf<F>::item, work = p.op.x.rows() * p.op.router.top_k * p.slabs,
+              grid = l.device().sms;
+    p.warps = p.items / kItems;
+    p.groups = kSlabWarps / p.warps;
+    p.each = work / grid, p.more = work % grid;
+    const int most = p.each + (p.more > 0), each = (most + p.groups - 1) / p.groups;
+    p.batch = std::min(each, 4);
+    p.x_rows = std::min(p.op.x.rows(), 2);
+    if (most > p.op.router.top_k * p.slabs) return false;
+    p.ring_at = int(sizeof(GluShared)) + (p.x_rows + 1) * int(p.op.x.cols()) * 4 +
+                p.groups * (each > p.batch ? 2 : 1) * p.batch * red_floats<2>(p.warps) * 4;
+    p.ring_at = (p.ring_at + 127) / 128 * 128;
+    const auto fit = [&](int room) {
+        p.stages = std::min({(room - p.ring_at) / slab, 32, std::max(most, p.groups)});
+        return p.stages >= std::min(most, std::max(2, p.groups));
+    };
+    if (!fit(l.shared_room()) && !fit(std::min(l.device().shared_block, l.device().shared_sm - 1024)))
+        return false;
+    p.inverse = 65535 / p.warps + 1;
+    l.add(moe_glu_slab<F, kItems>, dim3(grid), dim3(kSlabThreads), uint32_t(p.ring_at + p.stages * slab), p,
           "slab");
     return true;
+}
+template <SlabKind F>
+bool launch_glu(Lowering& l, const MoeGluSlab& p) {
+    if (p.items <= kSlabWarps) return launch_glu<F, 1>(l, p);
+    return p.items == 2 * kSlabWarps && launch_glu<F, 2>(l, p);
 }
 
 template <SlabKind F, SlabKind S>
 bool launch_down_with(Lowering& l, const MoeDownSlab& p) {
     const MoeDownAdd& o = p.op;
-    const int k = o.router.top_k, warps = std::min(kDownWarps, k * p.items + p.shared_items);
-    const ActivationLayout<slab_mask(F), 2> at{k * o.h.shape[2]};
-    const ActivationLayout<slab_mask(S), 2> shared_at{p.shared_items * kSlabColumns};
-    const int shared = k * p.items * SlabOf<F>::item + p.shared_items * SlabOf<S>::item + at.bytes() +
-                       shared_at.bytes() + kDownWarps * 128 + 256;
-    if (shared > l.device().shared_block) return false;
-    const dim3 grid(p.slabs, o.x.rows());
-    if (warps <= 18)
-        l.add(moe_down_slab<F, S, 18>, grid, dim3(warps * 32), uint32_t(shared), p, "slab");
-    else
-        l.add(moe_down_slab<F, S, kDownWarps>, grid, dim3(warps * 32), uint32_t(shared), p, "slab");
+    const int items = o.router.top_k * p.items,
+              shared = int(sizeof(DownShared)) + items * (SlabOf<F>::item + kSlabColumns * 4) +
+                       16 * red_stride(items) * 4 + p.shared_items * SlabOf<S>::item;
+    if (shared > l.device().shared_block || p.shared_items > kDownWarps) return false;
+    l.add(moe_down_slab<F, S>, dim3(p.slabs, o.x.rows()), dim3(kDownWarps * 32), uint32_t(shared), p, "slab");
     return true;
 }
 
@@ -59,20 +57,20 @@ bool launch_down(Lowering& l, const MoeDownSlab& p, bool same) {
 
 // With a bias the order is that of sigmoid scores plus bias; softmax with a bias has no form here.
 bool routable(const Router& r, int32_t experts) {
-    return r.top_k <= 16 && experts <= kMostExperts && (!r.bias.data || r.scoring == Scoring::sigmoid);
+    return r.top_k <= kMostTopK && experts <= kMostExperts && (!r.bias.data || r.scoring == Scoring::sigmoid);
 }
 
 }  // namespace
 
 bool lower_slab(Lowering& l, const MoeGlu& op) {
-    if (op.x.rows() > 8 || op.gate.pairing != Pairing::gate || op.gate.in % kSlabColumns ||
+    if (op.x.rows() > kMoeRows || op.gate.pairing != Pairing::gate || op.gate.in % kSlabColumns ||
         !routable(op.router, op.gate.experts))
         return false;
     MoeGluSlab p{};
     p.op = op;
     p.data = static_cast<const std::byte*>(op.gate.data);
     p.factor = op.gate.scale;
-    p.columns = op.gate.in;
+    p.inverse_columns = 1.0f / float(op.gate.in);
     p.items = op.gate.in / kSlabColumns;
     p.slabs = op.gate.out / 8;
     p.experts = op.gate.experts;
@@ -91,7 +89,7 @@ bool lower_slab(Lowering& l, const MoeGlu& op) {
 
 bool lower_slab(Lowering& l, const MoeDownAdd& op) {
     const bool shared = op.shared_down.data;
-    if (op.x.rows() > 8 || !is_slab(op.down.quant) || op.down.in % kSlabColumns ||
+    if (op.x.rows() > kMoeRows || !is_slab(op.down.quant) || op.down.in % kSlabColumns ||
         !routable(op.router, op.down.experts))
         return false;
     if (shared && op.shared_down.quant != Quant::q8_0_slab && op.shared_down.quant != op.down.quant)
@@ -104,6 +102,7 @@ bool lower_slab(Lowering& l, const MoeDownAdd& op) {
     p.experts = op.down.experts;
     p.slabs = op.down.out / kSlabRows;
     p.items = op.down.in / kSlabColumns;
+    p.inverse = 65535 / p.items + 1;
     if (shared) {
         p.shared_data = static_cast<const std::byte*>(op.shared_down.data);
         p.shared_factor = op.shared_down.scale;

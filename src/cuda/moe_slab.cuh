@@ -1,14 +1,14 @@
 // moe_slab.cuh — experts of up to eight rows, weights in slabs, on the integer tensor cores.
 // Computes   ops.h: MoeGlu and MoeDownAdd
 // Shapes     x [T ≤ 8, D]   gate and up [E, F, D] paired   down [E, D, F], shared down [D, Fs]
-//            D, F, Fs multiples of 256
-// Mapping    gate/up: (row, expert, slab) triples spread over the grid; all warps rank the experts, the
-//            producer requests their slabs, 16 warps multiply. down: a block per (16 outputs, row), a warp
-//            per item of 256 columns over all experts of the row and the shared one, which are requested
-//            before the dependency wait.
+//            D ≤ 4096, F, Fs multiples of 256
+// Mapping    gate/up: (row, expert, slab) triples spread over the grid. The first warp ranks the experts and
+//            requests their slabs; all multiply, as linear_slab.cuh. down: a block per (16 outputs, row), the
+//            items of 256 columns over all experts of the row spread over its warps; their weights are
+//            requested before the dependency wait, and the shared expert is done by then.
 // Memory     each used expert's weights once per row that uses it (rows that share one meet in L2).
-// Limits     E ≤ 256, K ≤ 16. The router's projection and gate/up trigger their successors after their own
-//            wait, so x and the router's logits are settled when gate/up and down start.
+// Limits     E ≤ 256, K ≤ 16; 80 registers. gate/up triggers its successor after its own wait, so that the
+//            router's logits and x are settled when down starts.
 // Numbers    docs/perf/h200.md
 // Tested     tests/ops/moe.cpp and from_tapes.cpp against float64, rel. L2 < 6e-5 (16-bit activations).
 #pragma once
@@ -17,116 +17,200 @@
 
 namespace sparkinfer::cuda {
 
+constexpr int kMoeRows = 8;
+
 struct MoeGluSlab {
     MoeGlu op;
     const std::byte* data;
     const float* factor;
-    int32_t columns, items, slabs;  // D, D / 256, slabs of one expert
-    int32_t experts, warps, stages;
+    int32_t items, slabs;  // D / 256, slabs of one expert
+    int32_t experts, groups, stages;
+    int32_t warps, inverse;  // of a slab; 65536 / warps, rounded up
+    int32_t batch, ring_at;  // as SlabLinear
+    int32_t x_rows;          // that a block may touch: 1 or 2
+    int32_t each, more;      // triples of a block; the first `more` blocks have one more
+    float inverse_columns;   // 1 / D
 };
 
-template <SlabKind F>
-__global__ void __launch_bounds__(kSlabThreads, 2) moe_glu_slab(const __grid_constant__ MoeGluSlab p) {
+// Shared memory: this, then x [≤ 2 rows][D], the gains [D], sums, the ring.
+struct alignas(128) GluShared {
+    alignas(16) float squares[8][kMoeRows][2 * kSlabWarps];  // [group][row][item]
+    int32_t id[kMoeRows][kMostTopK];                         // -1: absent row
+    uint64_t x_full[2], full[kMaxStages], empty[kMaxStages];
+};
+
+// One of the block's triples.
+struct GluPiece {
+    int row, choice, slab;
+    __device__ __forceinline__ GluPiece(const MoeGluSlab& p, int s) {
+        choice = s / p.slabs;
+        slab = s - choice * p.slabs;
+        row = choice / p.op.router.top_k;
+        choice -= row * p.op.router.top_k;
+    }
+    __device__ __forceinline__ void advance(const MoeGluSlab& p, int by) {
+        for (slab += by; slab >= p.slabs; slab -= p.slabs)
+            if (++choice == p.op.router.top_k) choice = 0, ++row;
+    }
+};
+
+__device__ __forceinline__ void request_piece(const MoeGluSlab& p, GluShared& s, std::byte* ring,
+                                              const GluPiece& piece, int stage, int item_bytes) {
+    const int bytes = p.items * item_bytes, expert = s.id[piece.row][piece.choice];
+    if (expert < 0) return barrier_arrive(s.full + stage);
+    barrier_expect(s.full + stage, bytes);
+    bulk_copy(ring + stage * bytes, p.data + int64_t(expert * p.slabs + piece.slab) * bytes, bytes,
+              s.full + stage);
+}
+
+// One thread: a row of x for the block, with the first one the gains.
+__device__ __forceinline__ void request_row(const MoeGluSlab& p, GluShared& s, float* x, int row, int i) {
+    const int width = p.op.x.cols();
+    barrier_expect(s.x_full + i, width * (i == 0 ? 8 : 4));
+    bulk_copy_kept(x + i * width, p.op.x.row(row), width * 4, s.x_full + i);
+}
+
+// The last warp: x of the block's rows, their experts, and all requests. `x`: [x_rows][D]. Ranking runs once
+// before the wait, on nothing: code that is used once a token comes late.
+__device__ __forceinline__ void glu_produce(const MoeGluSlab& p, GluShared& s, float* x, std::byte* ring,
+                                            const GluPiece& start, int count, int item_bytes, bool present) {
+    const MoeGlu& o = p.op;
+    const int lane = threadIdx.x % 32;
+    GluPiece mine = start, end = start;
+    mine.advance(p, min(lane, count - 1)), end.advance(p, count - 1);
+    ExpertOrder order;
+#pragma unroll 1
+    for (int r = start.row - 1; r <= end.row; ++r) {
+        if (r == start.row) {
+            wait_for_predecessor();
+            let_successor_start();
+        }
+        if (r >= start.row) {
+            if (lane == 0) request_row(p, s, x, r, r - start.row);
+            order.load(o.router, o.logits.row(r), p.experts);
+        }
+        best_experts(order, o.router.top_k, s.id[max(r, 0)], nullptr);
+        if (!__shfl_sync(kWholeWarp, present, max(r, 0)) && lane < kMostTopK) s.id[max(r, 0)][lane] = -1;
+    }
+    __syncwarp();
+    if (lane < min(p.stages, count)) request_piece(p, s, ring, mine, lane, item_bytes);
+    if (lane != 0) return;
+    GluPiece next = start;
+    next.advance(p, p.stages);
+    Slot slot{0};
+#pragma unroll 1
+    for (int n = p.stages; n < count; ++n) {
+        barrier_wait_alone(s.empty + slot.stage, slot.turn & 1);
+        request_piece(p, s, ring, next, slot.stage, item_bytes);
+        slot.advance(1, p.stages);
+        next.advance(p, 1);
+    }
+}
+
+// This lane's activations of a row, and its Σx² to shared memory.
+template <int kMask, int kItems>
+__device__ __forceinline__ void glu_take(const MoeGluSlab& p, GluShared& s, const float* x,
+                                         Fragments<kMask, 2> (&f)[kItems], int row, int first_row, int group,
+                                         int own) {
+    const int lane = threadIdx.x % 32, width = p.op.x.cols();
+    barrier_wait(s.x_full + row - first_row, 0);
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) {
+        const int item = own + k * p.warps;
+        const float squares = take_item<2>(
+            x + (row - first_row) * width + item * kSlabColumns, x + p.x_rows * width + item * kSlabColumns,
+            lane, [&](int chain, const ChainValues& c) {
+                place_chain<kMask, 2>(
+                    f[k], chain, quantise_chain<Fragments<kMask, 2>::kHalves>(c, makes_low_plane<2>(lane)),
+                    lane);
+            });
+        if (lane == 0) s.squares[group][row][item] = squares;
+    }
+    if (lane == 0 && own == 0)  // what rms_of reads behind the items
+        for (int i = p.items; i % 4; ++i) s.squares[group][row][i] = 0;
+}
+
+// The block's pieces up to `count` that are the group's.
+template <SlabKind F, int kItems>
+__device__ __forceinline__ void glu_consume(const MoeGluSlab& p, GluShared& s, float* x, std::byte* ring,
+                                            const GluPiece& start, int count, int group, int own,
+                                            bool present, float factor, float m_factor) {
+    constexpr int kMask = slab_mask(F), kItem = SlabOf<F>::item;
+    const MoeGlu& o = p.op;
+    const int lane = threadIdx.x % 32;
+    Fragments<kMask, 2> f[kItems];
+    GluPiece piece = start, finish = start;
+    piece.advance(p, group), finish.advance(p, group + own * p.groups);
+    int other = p.batch * red_floats<2>(p.warps), waiting = 0, row = -1;
+    float* red = x + (p.x_rows + 1) * o.x.cols() + group * 2 * other;
+    Slot slot{group};
+#pragma unroll 1
+    for (int i = group; i < count; i += p.groups) {
+        if (piece.row != row) glu_take<kMask>(p, s, x, f, row = piece.row, start.row, group, own);
+        if (p.groups > 1 && slot.turn) barrier_wait(s.empty + slot.stage, (slot.turn - 1) & 1);
+        barrier_wait(s.full + slot.stage, slot.turn & 1);
+        SlabSums<2> sums;
+        sums.clear();
+        if (__shfl_sync(kWholeWarp, present, row))
+#pragma unroll
+            for (int k = 0; k < kItems; ++k)
+                slab_item<F>(ring + (slot.stage * p.items + own + k * p.warps) * kItem, f[k], m_factor, sums,
+                             lane);
+        __syncwarp();
+        if (lane == 0) barrier_arrive(s.empty + slot.stage);
+        slot.advance(p.groups, p.stages);
+        piece.advance(p, p.groups);
+        store_sums<2>(sums, red + waiting * red_floats<2>(p.warps), p.warps, own, lane);
+        if (++waiting < p.batch && i + p.groups < count) continue;
+        named_barrier(2 + group, p.warps * 32);
+        GluPiece of = finish;
+#pragma unroll 1
+        for (int b = own; b < waiting; b += p.warps, of.advance(p, p.warps * p.groups)) {
+            const float v = slab_sum(red + b * red_floats<2>(p.warps), p.warps, lane) * factor *
+                            rms_of(s.squares[group][of.row], p.items, p.inverse_columns, o.eps,
+                                   x + (of.row - start.row) * o.x.cols());
+            const float up = __shfl_sync(kWholeWarp, v, lane % 8 + 8);
+            if (lane < 8) o.y.row(of.row)[of.choice * o.y.shape[2] + of.slab * 8 + lane] = fast_silu(v) * up;
+        }
+        finish.advance(p, waiting * p.groups);
+        red += other, other = -other, waiting = 0;
+    }
+}
+
+// kItems: of a warp.
+// Kernel     moe_glu_slab: 168 registers
+template <SlabKind F, int kItems>
+__global__ void __launch_bounds__(kSlabThreads, kItems == 2                              ? 1
+                                                : F == SlabKind::k5 || F == SlabKind::k6 ? 2
+                                                                                         : 3)
+    moe_glu_slab(const __grid_constant__ MoeGluSlab p) {
     constexpr int kMask = slab_mask(F), kItem = SlabOf<F>::item;
     extern __shared__ __align__(128) std::byte shared[];
     const MoeGlu& o = p.op;
-    const ActivationLayout<kMask, 2> at{p.columns};
-    const int rows = o.x.rows(), k = o.router.top_k, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    std::byte* ring = shared;
-    std::byte* act = ring + p.stages * p.warps * kItem;
-    float* red = reinterpret_cast<float*>(act + rows * at.bytes());  // [groups][2][warps][32]
-    uint64_t* full = reinterpret_cast<uint64_t*>(red + kSlabWarps * 2 * 32);
-    uint64_t* empty = full + kMaxStages;
-    float* rms = reinterpret_cast<float*>(empty + kMaxStages);        // [8]
-    float* part = rms + 8;                                            // [2][kMostItems]
-    int32_t* id = reinterpret_cast<int32_t*>(part + 2 * kMostItems);  // [8][16], -1: absent row
-    uint32_t* key = reinterpret_cast<uint32_t*>(id + 128);            // [256]
-    const int64_t all = int64_t(rows) * k * p.slabs;
-    const int first = int(all * blockIdx.x / gridDim.x), last = int(all * (blockIdx.x + 1) / gridDim.x);
-    const int steps = (p.items + p.warps - 1) / p.warps;
+    GluShared& s = *reinterpret_cast<GluShared*>(shared);
+    float* x = reinterpret_cast<float*>(&s + 1);
+    std::byte* ring = shared + p.ring_at;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, block = blockIdx.x;
+    const int count = p.each + (block < p.more);
+    const GluPiece start(p, block * p.each + min(block, p.more));
+    const int group = warp * p.inverse >> 16, own = warp - group * p.warps;
+    const bool present = lane < o.x.rows() && live_row(o.step, o.slots, lane).present;  // row `lane`
     if (warp == kSlabWarps) {
+        init_ring(s.x_full, s.full, s.empty, p.stages, p.warps);
         if (lane == 0) {
-            for (int i = 0; i < p.stages; ++i) barrier_init(full + i, 1), barrier_init(empty + i, p.warps);
+            barrier_init(s.x_full + 1, 1);
             barrier_init_fence();
+            bulk_copy_kept(x + p.x_rows * o.x.cols(), o.norm.data, int(o.x.cols()) * 4, s.x_full);
         }
         __syncwarp();
-        wait_for_predecessor();
-        let_successor_start();
-        asm volatile("bar.sync 15,%0;" ::"n"(kSlabThreads) : "memory");  // the experts are known
-        if (lane != 0) return;
-        for (int n = 0; n < (last - first) * steps; ++n) {
-            const int s = first + n / steps, q = n % steps, stage = n % p.stages,
-                      held = min(p.warps, p.items - q * p.warps);
-            const int expert = id[s / (k * p.slabs) * 16 + s / p.slabs % k];
-            if (n >= p.stages) barrier_wait_alone(empty + stage, (n / p.stages - 1) & 1);
-            if (expert < 0) {
-                barrier_arrive(full + stage);
-                continue;
-            }
-            barrier_expect(full + stage, held * kItem);
-            bulk_copy(ring + stage * p.warps * kItem,
-                      p.data + ((int64_t(expert) * p.slabs + s % p.slabs) * p.items + q * p.warps) * kItem,
-                      held * kItem, full + stage);
-        }
-        return;
     }
-    // x is settled: rows are quantised while the router's logits are on their way.
-    SlabLinear rows_of{};
-    rows_of.x = static_cast<const float*>(o.x.data);
-    rows_of.x_stride = o.x.stride;
-    rows_of.norm = static_cast<const float*>(o.norm.data);
-    rows_of.eps = o.eps;
-    rows_of.columns = p.columns;
-    rows_of.gather_first = -1;
-    rows_of.rows = 1;
-    const int first_row = first / (k * p.slabs),
-              last_row = last > first ? (last - 1) / (k * p.slabs) : first_row;
     const float factor = __ldg(p.factor), m_factor = __ldg(p.factor + 1);
-    const Eight gains = first_gains(rows_of);
-    for (int r = first_row; r <= last_row; ++r) {
-        rows_of.x = o.x.row(r);
-        take_rows<1>(rows_of, gains, part + (r & 1) * kMostItems, rms + r,
-                     [&](const float(&v)[8], int item, int) {
-                         quantise_item<kMask, 2>(v, item, 0, act + r * at.bytes(), at, lane);
-                     });
-    }
+    __syncthreads();
+    if (warp == kSlabWarps && count) return glu_produce(p, s, x, ring, start, count, kItem, present);
     wait_for_predecessor();
     let_successor_start();
-    for (int r = first_row; r <= last_row; ++r) {
-        if (live_row(o.step, o.slots, r).present)
-            rank_row(o.router, o.logits.row(r), p.experts, key, id + r * 16);
-        else if (warp == 0 && lane < k)
-            id[r * 16 + lane] = -1;
-    }
-    asm volatile("bar.sync 15,%0;" ::"n"(kSlabThreads) : "memory");
-    const int group = warp / p.warps, own = warp % p.warps, groups = kSlabWarps / p.warps;
-    int turn = 0;
-    for (int i = group; i < last - first; i += groups, turn ^= 1) {
-        const int s = first + i, r = s / (k * p.slabs), j = s / p.slabs % k;
-        const bool present = id[r * 16 + j] >= 0;
-        SlabSums<2> sums;
-        sums.clear();
-#pragma unroll 1
-        for (int q = 0; q < steps; ++q) {
-            const int n = i * steps + q, stage = n % p.stages, kb = q * p.warps + own;
-            if (n >= p.stages) barrier_wait(empty + stage, (n / p.stages - 1) & 1);
-            barrier_wait(full + stage, (n / p.stages) & 1);
-            if (kb < p.items && present)
-                item_of<kMask, 2>(F, ring + (stage * p.warps + own) * kItem, act + r * at.bytes(), kb,
-                                  m_factor, sums, lane, p.columns);
-            __syncwarp();
-            if (lane == 0) barrier_arrive(empty + stage);
-        }
-        float* mine = red + (group * 2 + turn) * p.warps * 32;
-        store_sums<2>(sums, mine + own * 32, lane);
-        named_barrier(2 + group, p.warps * 32);
-        if (own == 0) {
-            const float v = slab_sum<2>(mine, p.warps, 0, lane) * factor * rms[r],
-                        up = __shfl_sync(kWholeWarp, v, lane % 8 + 8);
-            if (lane < 8)
-                o.y.row(r)[j * o.y.shape[2] + s % p.slabs * 8 + lane] = present ? silu(v) * up : 0.0f;
-        }
-    }
+    if (group < min(p.groups, count))
+        glu_consume<F, kItems>(p, s, x, ring, start, count, group, own, present, factor, m_factor);
 }
 
 struct MoeDownSlab {
@@ -135,110 +219,131 @@ struct MoeDownSlab {
     const float *factor, *shared_factor;
     int32_t experts, slabs;       // E, D / 16
     int32_t items, shared_items;  // F / 256, Fs / 256
+    int32_t inverse;              // 65536 / items, rounded up
 };
 
-constexpr int kDownWarps = 24;
+constexpr int kDownWarps = 8;
 
-// Columns of the expert part are the K experts' F, one after the other; those of the shared part follow in a
-// layout of their own.
-template <SlabKind F, SlabKind S, int kWarps>
-__global__ void __launch_bounds__(kWarps * 32, kWarps <= 18 ? 2 : 1)
-    moe_down_slab(const __grid_constant__ MoeDownSlab p) {
-    constexpr int kItem = SlabOf<F>::item, kSharedItem = SlabOf<S>::item;
-    extern __shared__ __align__(128) std::byte shared[];
+// Shared memory: this, then h [K·F], the experts' items, the shared expert's, the sums.
+struct alignas(128) DownShared {
+    alignas(16) float shared_red[16 * red_stride(kDownWarps)];  // of the shared expert's items
+    float score[kMostTopK], weight[kMostTopK];
+    int32_t id[kMostTopK];
+    uint64_t experts_full, shared_full, h_full;
+};
+
+// One thread: the barriers, and the request of the shared expert's slab.
+__device__ __forceinline__ void down_begin(const MoeDownSlab& p, DownShared& s, std::byte* shared_items,
+                                           int expert_bytes, int shared_bytes) {
+    barrier_init(&s.experts_full, 1);
+    barrier_init(&s.shared_full, 1);
+    barrier_init(&s.h_full, 1);
+    barrier_init_fence();
+    barrier_expect(&s.experts_full, expert_bytes);
+    barrier_expect(&s.shared_full, shared_bytes);
+    barrier_expect(&s.h_full, p.op.router.top_k * p.items * kSlabColumns * 4);
+    if (shared_bytes)
+        bulk_copy(shared_items, p.shared_data + int64_t(blockIdx.x) * shared_bytes, shared_bytes,
+                  &s.shared_full);
+}
+
+// A warp, before the wait: the experts of row r, the requests of their slabs, and their weights.
+__device__ __forceinline__ void down_route(const MoeDownSlab& p, DownShared& s, std::byte* items, int r,
+                                           int item_bytes) {
     const MoeDownAdd& o = p.op;
-    const int k = o.router.top_k, lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    const int slab = blockIdx.x, r = blockIdx.y, ffn = o.h.shape[2],
-              shared_ffn = p.shared_items * kSlabColumns;
-    const ActivationLayout<slab_mask(F), 2> at{k * ffn};
-    const ActivationLayout<slab_mask(S), 2> shared_at{shared_ffn};
-    std::byte* items = shared;
-    std::byte* shared_items = items + k * p.items * kItem;
-    std::byte* act = shared_items + p.shared_items * kSharedItem;
-    std::byte* shared_act = act + at.bytes();
-    float* red = reinterpret_cast<float*>(shared_act + shared_at.bytes());  // [warps][32]
-    uint64_t* full = reinterpret_cast<uint64_t*>(red + kWarps * 32);
-    float* weight = reinterpret_cast<float*>(full + 2);  // [16]
-    int32_t* id = reinterpret_cast<int32_t*>(weight + 16);
-    let_successor_start();
-    const bool present = live_row(o.step, o.slots, r).present;
-    // Settled before the wait: the router's logits, the shared expert's gate, up and scalar.
-    if (present && warp == 0) {
-        if (lane == 0) {
-            barrier_init(full, 1);
-            barrier_init_fence();
-            barrier_expect(full, k * p.items * kItem + p.shared_items * kSharedItem);
-        }
-        __syncwarp();
-        const int expert = route_row(o.router, o.logits.row(r), p.experts, id, weight);
-        if (lane < k)
-            bulk_copy(items + lane * p.items * kItem,
-                      p.data + (int64_t(expert) * p.slabs + slab) * p.items * kItem, p.items * kItem, full);
-        if (lane == 31 && p.shared_items)
-            bulk_copy(shared_items, p.shared_data + int64_t(slab) * p.shared_items * kSharedItem,
-                      p.shared_items * kSharedItem, full);
-    } else if (present && p.shared_items) {
-        const float scalar = o.shared_scalar.data ? sigmoid(load_l2(o.shared_scalar.row(r))) : 1.0f;
-        for (int item = warp - 1; item < p.shared_items; item += warps - 1) {
-            const int column = item * kSlabColumns + lane * 8;
-            const Eight gate = load_eight(o.shared_gate.row(r) + column),
-                        up = load_eight(o.shared_up.row(r) + column);
-            Eight v;
+    const int lane = threadIdx.x % 32, k = o.router.top_k, bytes = p.items * item_bytes;
+    ExpertOrder order;
+    order.load(o.router, o.logits.row(r), p.experts);
+    best_experts(order, k, s.id, s.score);
+    if (lane < k)
+        bulk_copy(items + lane * bytes, p.data + (int64_t(s.id[lane]) * p.slabs + blockIdx.x) * bytes, bytes,
+                  &s.experts_full);
+    const float weight = expert_weight(o.router, o.logits.row(r), s.id, s.score, p.experts);
+    if (lane < k) s.weight[lane] = weight;
+}
+
+// A warp's item of the shared expert: silu(gate) · up · scalar times its down, 16 rows in two planes.
+template <SlabKind S>
+__device__ __forceinline__ void shared_item(const MoeDownSlab& p, DownShared& s, const std::byte* weights,
+                                            int r, int item, float m_factor) {
+    const MoeDownAdd& o = p.op;
+    const int lane = threadIdx.x % 32;
+    const float scalar = o.shared_scalar.data ? fast_sigmoid(load_l2(o.shared_scalar.row(r))) : 1.0f;
+    Fragments<slab_mask(S), 2> x;
 #pragma unroll
-            for (int i = 0; i < 8; ++i) v.v[i] = silu(gate.v[i]) * up.v[i] * scalar;
-            quantise_item<slab_mask(S), 2>(v.v, item, 0, shared_act, shared_at, lane);
-        }
+    for (int ch = 0; ch < 2; ++ch) {
+        const ChainValues c = load_chain(
+            [&](int column) {
+                const float2 gate = load2_l2(o.shared_gate.row(r) + column),
+                             up = load2_l2(o.shared_up.row(r) + column);
+                return make_float2(fast_silu(gate.x) * up.x * scalar, fast_silu(gate.y) * up.y * scalar);
+            },
+            item * kSlabColumns + chain_column<2>(ch, lane));
+        place_chain<slab_mask(S), 2>(
+            x, ch, quantise_chain < S == SlabKind::k6 > (c, makes_low_plane<2>(lane)), lane);
     }
-    const float factor = __ldg(p.factor), m_factor = __ldg(p.factor + 1);
-    const float shared_factor = p.shared_items ? __ldg(p.shared_factor) : 0.0f,
-                shared_m = p.shared_items ? __ldg(p.shared_factor + 1) : 0.0f;
-    // So is x, that the attention or the delta rule has added to.
-    const float before = present && threadIdx.x < 16 ? load_l2(o.x.row(r) + slab * 16 + threadIdx.x) : 0.0f;
-    wait_for_predecessor();
-    if (!present) return;
-    __syncthreads();
-    const float* h = o.h.row(r);
-    for (int item = warp; item < k * p.items; item += warps) {
-        Eight v = load_eight(h + item * kSlabColumns + lane * 8);
-        const float w = weight[item / p.items];
-#pragma unroll
-        for (int i = 0; i < 8; ++i) v.v[i] *= w;
-        quantise_item<slab_mask(F), 2>(v.v, item, 0, act, at, lane);
-    }
-    __syncthreads();
-    barrier_wait(full, 0);
-    const int count = k * p.items;
-    float mine[2] = {0, 0};  // this warp's rows, both planes, scaled
+    barrier_wait(&s.shared_full, 0);
     SlabSums<2> sums;
     sums.clear();
-    for (int i = warp; i < count; i += warps)
-        slab_item<F, 2>(items + i * kItem, act + i * 8 * 2 * 32, act + at.template helpers<F>(i * 8),
-                        m_factor, sums, lane);
-    float* own = red + warp * 32;
-    store_sums<2>(sums, own, lane);
-    __syncwarp();
-    if (lane < 16) mine[0] = (own[lane] + own[lane + 16]) * factor;
-    __syncwarp();
-    if (p.shared_items) {
-        sums.clear();
-        // The last warps take them: those that have no second item of an expert.
-        for (int i = warps - 1 - warp; i < p.shared_items; i += warps)
-            slab_item<S, 2>(shared_items + i * kSharedItem, shared_act + i * 8 * 2 * 32,
-                            shared_act + shared_at.template helpers<S>(i * 8), shared_m, sums, lane);
-        store_sums<2>(sums, own, lane);
-        __syncwarp();
-        if (lane < 16) mine[1] = (own[lane] + own[lane + 16]) * shared_factor;
-        __syncwarp();
-    }
-    if (lane < 16) own[lane] = mine[0] + mine[1];
+    slab_item<S>(weights + item * SlabOf<S>::item, x, m_factor, sums, lane);
+    store_sums<2>(sums, s.shared_red, p.shared_items, item, lane);
+}
+
+// Kernel     moe_down_slab: 80 registers
+template <SlabKind F, SlabKind S>
+__global__ void __launch_bounds__(kDownWarps * 32, 3) moe_down_slab(const __grid_constant__ MoeDownSlab p) {
+    constexpr int kItem = SlabOf<F>::item;
+    extern __shared__ __align__(128) std::byte shared[];
+    const MoeDownAdd& o = p.op;
+    DownShared& s = *reinterpret_cast<DownShared*>(shared);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slab = blockIdx.x, r = blockIdx.y;
+    const int count = o.router.top_k * p.items;
+    float* h = reinterpret_cast<float*>(&s + 1);
+    std::byte* items = reinterpret_cast<std::byte*>(h + count * kSlabColumns);
+    std::byte* shared_items = items + count * kItem;
+    float* red = reinterpret_cast<float*>(shared_items + p.shared_items * SlabOf<S>::item);  // store_sums
+    let_successor_start();
+    const bool present = live_row(o.step, o.slots, r).present;
+    if (threadIdx.x == 0)
+        down_begin(p, s, shared_items, present ? count * kItem : 0, p.shared_items * SlabOf<S>::item);
+    const float factor = __ldg(p.factor), m_factor = __ldg(p.factor + 1);
     __syncthreads();
-    if (warp == 0) {
-        float total = 0;
-#pragma unroll 4
-        for (int w = lane / 16; w < warps; w += 2) total += red[w * 32 + lane % 16];
-        total += __shfl_xor_sync(kWholeWarp, total, 16);
-        if (lane < 16) o.x.row(r)[slab * 16 + lane] = before + total;
+    // Settled: the router's logits, the shared expert's gate, up and scalar, and x before this op.
+    if (warp == 0 && present) down_route(p, s, items, r, kItem);
+    if (kDownWarps - 1 - warp < p.shared_items)
+        shared_item<S>(p, s, shared_items, r, kDownWarps - 1 - warp, __ldg(p.shared_factor + 1));
+    const float before = warp == 1 && lane < 16 ? load_l2(o.x.row(r) + slab * 16 + lane) : 0.0f;
+    const float shared_factor = p.shared_items ? __ldg(p.shared_factor) : 0.0f;
+    wait_for_predecessor();
+    if (!present) return;
+    if (threadIdx.x == 0) bulk_copy_kept(h, o.h.row(r), count * kSlabColumns * 4, &s.h_full);
+    __syncwarp();
+    barrier_wait(&s.h_full, 0);
+    barrier_wait(&s.experts_full, 0);
+#pragma unroll 1
+    for (int i = warp; i < count; i += kDownWarps) {
+        Fragments<slab_mask(F), 2> x;
+        take_item<2>(h + i * kSlabColumns, nullptr, lane, [&](int chain, const ChainValues& c) {
+            place_chain<slab_mask(F), 2>(
+                x, chain, quantise_chain < F == SlabKind::k6 > (c, makes_low_plane<2>(lane)), lane);
+        });
+        SlabSums<2> sums;
+        sums.clear();
+        slab_item<F>(items + i * kItem, x, m_factor, sums, lane);
+        store_sums<2>(sums, red, count, i, lane);
     }
+    __syncthreads();
+    if (warp != 1) return;
+    // Row lane % 16: the experts' sums, each with its weight, by halves of the warp.
+    float total = 0;
+    const float2* sums = reinterpret_cast<const float2*>(red + lane % 16 * red_stride(count));
+#pragma unroll 2
+    for (int i = lane / 16; i < count; i += 2)
+        total = fmaf(sums[i].x + sums[i].y, s.weight[i * p.inverse >> 16], total);
+    total += __shfl_xor_sync(kWholeWarp, total, 16);
+    total *= factor;
+    if (p.shared_items) total = fmaf(slab_sum(s.shared_red, p.shared_items, lane), shared_factor, total);
+    if (lane < 16) o.x.row(r)[slab * 16 + lane] = before + total;
 }
 
 }  // namespace sparkinfer::cuda

@@ -102,7 +102,10 @@ struct Placement::Layout {
     }
     void add_plain(Weight& w) {
         const int64_t factors_bytes = int64_t(w.scale_count) * 4;
-        const int64_t scales = weight_bytes(w) - factors_bytes - int64_t(w.experts) * w.out * row_bytes(w);
+        const int64_t rows = int64_t(w.experts) * w.out;
+        int64_t scales = weight_bytes(w) - factors_bytes - rows * row_bytes(w);
+        // Scales of rows lie as the rows do, between those of what they are fused with.
+        if (w.quant != Quant::fp8_block) scales = scales / rows * stored_rows(w);
         w.data = plain(w.data, stored_rows(w) * row_bytes(w));
         if (w.scales) w.scales = plain(w.scales, scales);
         if (w.scale) w.scale = reinterpret_cast<const float*>(plain(w.scale, factors_bytes));

@@ -175,6 +175,8 @@ Flight Scheduler::plan(int32_t prefill_rows) {
         if (!s.explicit_rows_left() && s.selects < s.limit) plan_decode(flight, s);
     }
     int32_t budget = flight.segments.empty() ? limits_.chunk : std::min(limits_.chunk, prefill_rows);
+    if (limits_.fast_rows)
+        budget = std::min(budget, std::max(1, limits_.fast_rows - int32_t(flight.segments.size())));
     for (RequestId id : live_) {
         Sequence& s = *find(id);
         if (s.explicit_rows_left() && budget > 0) budget -= plan_prefill(flight, s, budget);
@@ -209,8 +211,9 @@ void Scheduler::plan_decode(Flight& flight, Sequence& s) {
 
 int32_t Scheduler::plan_prefill(Flight& flight, Sequence& s, int32_t budget) {
     int32_t end = s.fed + std::min(budget, s.explicit_end - s.fed);
-    // Inner cuts lie on page borders, so that what is kept there can be shared.
-    if (end < s.explicit_end) end = end / kPageTokens * kPageTokens;
+    // Inner cuts lie on page borders, so that what is kept there can be shared; small pieces meet them.
+    if (end < s.explicit_end && !limits_.fast_rows) end = end / kPageTokens * kPageTokens;
+    if (limits_.fast_rows) end = std::min(end, (s.fed / kPageTokens + 1) * kPageTokens);
     const int32_t first = s.fed, rows = end - first;
     if (rows <= 0 || !fits(flight, s) || !make_room(s, rows)) return 0;
     add_segment(flight, s, rows, false);

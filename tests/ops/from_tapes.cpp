@@ -172,7 +172,7 @@ int twin(const LinearGlu& op, Random& random) {
         LinearGlu small{m->tensor(x, rows, in), norm, gate, up, op.eps, op.activation, m->tensor(rows, out)};
         m->run(small);
         const Floats y = m->read(small.y);
-        expect_close(m->name, y, want, m->tolerance(1e-6));
+        expect_close(m->name, y, want, m->glu_tolerance(1e-6));
         bits.expect(*m, "", y);
         ++compared;
     }
@@ -273,7 +273,7 @@ int twin(const MoeGlu& op, Random& random) {
     for (Machine* m : machines()) {
         m->reset();
         const Floats y = run_moe(*m, b, r, all_rows(rows), nullptr).h;
-        expect_close(m->name, y, want, m->tolerance(1e-6));
+        expect_close(m->name, y, want, m->glu_tolerance(1e-6));
         bits.expect(*m, "", y);
         ++compared;
     }

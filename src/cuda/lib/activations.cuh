@@ -1,6 +1,10 @@
-// activations.cuh — float32 rows as two planes of int8, in the order slab_mma.cuh wants.
+// activations.cuh — float32 rows as two planes of int8, in registers, as slab_mma.cuh wants them.
 // v = rint(x · 32512 / max|x|) per group of 32; high plane (v + 128) >> 8, low plane v − 256 · high. Relative
 // error 1.5e-5 of the group's greatest value: what the project calls 16-bit activations.
+//
+// A lane 4g + t makes column g of a chain's MMAs: eight columns of its row, 2t + {0, 1, 8, 9} + {0, 16} of
+// its group. C = 2: one token; lanes of g < 4 make the high plane, the others the low one. C = 8: four
+// tokens, g even the high plane of token g / 2.
 #pragma once
 #include "cuda/lib/slab_mma.cuh"
 
@@ -12,84 +16,144 @@ enum SlabMask {
     kMask6 = 4,
     kMask8 = 8,
     kMaskMore = 0xf0,  // Q4_0, Q4_1, IQ4_XS, MXFP4
-    kMaskSums = kMask4 | kMask5 | kMaskMore,
     kMaskAll = 0xff
 };
 HD constexpr int slab_mask(SlabKind k) { return 1 << int(k); }
 
-// Where the vectors of a block lie: codes, then the helpers that the formats of `mask` need.
-template <int kMask, int C>
-struct ActivationLayout {
-    int columns;
-    HD int codes() const { return activation_codes(columns, C); }
-    HD int pairs() const { return columns / 32 * C * 8; }  // {d, Σ}, or {d, start} of Q8_0
-    HD int k_at() const { return codes(); }
-    HD int q8_at() const { return k_at() + ((kMask & kMaskSums) ? pairs() : 0); }
-    HD int k6_at() const { return q8_at() + ((kMask & kMask8) ? pairs() : 0); }
-    HD int bytes() const { return k6_at() + ((kMask & kMask6) ? 2 * pairs() : 0); }
-    template <SlabKind F>
-    HD int helpers(int group) const {  // of a group of 32 that is a multiple of 8
-        if (F == SlabKind::q8) return q8_at() + group / 2 * C * 16;
-        if (F == SlabKind::k6) return k6_at() + group * C * 16;
-        return k_at() + group / 2 * C * 16;
-    }
+// The eight values of a lane: [16-column half][columns 0, 1, 8, 9 behind 2t].
+struct ChainValues {
+    float v[8];
 };
+template <int C>
+__device__ __forceinline__ int chain_column(int chain, int lane) {
+    constexpr int kGroups = 8 / C;
+    return (chain * kGroups + (lane >> 2) % kGroups) * 32 + (lane & 3) * 2;
+}
+template <class Load>
+__device__ __forceinline__ ChainValues load_chain(Load load, int column) {
+    ChainValues c;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const float2 two = load(column + (i >> 1) * 16 + (i & 1) * 8);
+        c.v[2 * i] = two.x, c.v[2 * i + 1] = two.y;
+    }
+    return c;
+}
+__device__ __forceinline__ float2 load2_l2(const float* p) {
+    float2 v;
+    asm volatile("ld.global.cg.v2.f32 {%0,%1},[%2];" : "=f"(v.x), "=f"(v.y) : "l"(p) : "memory");
+    return v;
+}
+__device__ __forceinline__ float chain_squares(const ChainValues& c) {
+    float sum = c.v[0] * c.v[0];
+#pragma unroll
+    for (int i = 1; i < 8; ++i) sum = fmaf(c.v[i], c.v[i], sum);
+    return sum;
+}
 
-// A warp writes one item of 256 columns of one token (vectors 2·token and 2·token + 1): lane holds columns
-// 8·lane … + 7, four lanes a group of 32.
-template <int kMask, int C>
-__device__ __forceinline__ void quantise_item(const float (&x)[8], int item, int token, std::byte* to,
-                                              const ActivationLayout<kMask, C>& at, int lane) {
+// Column g of one chain: what its lanes (same g) have made.
+struct ChainCodes {
+    uint32_t x[2];
+    float d;
+    int sum;  // as Fragments has it
+};
+template <bool kHalves>
+__device__ __forceinline__ ChainCodes quantise_chain(const ChainValues& c, bool low) {
     float greatest = 0;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) greatest = fmaxf(greatest, fabsf(x[i]));
+    for (int i = 0; i < 8; ++i) greatest = fmaxf(greatest, fabsf(c.v[i]));
     greatest = fmaxf(greatest, __shfl_xor_sync(0xffffffffu, greatest, 1));
     greatest = fmaxf(greatest, __shfl_xor_sync(0xffffffffu, greatest, 2));
     const float inverse = greatest > 0 ? __fdividef(32512.0f, greatest) : 0.0f;
-    uint32_t low[2], high[2];  // bytes of columns 0…3 and 4…7
+    // Integers in a float's low bits; the high plane's bytes are the next ones, rounded.
+    const float base = low ? 12582912.0f : 12582912.0f + 128.0f;
+    const uint32_t bytes = low ? 0x0040 : 0x0051;
+    ChainCodes q;
+    int sum[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        uint32_t v[4], w[4];
+        uint32_t b[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            v[i] = uint32_t(__float2int_rn(x[4 * h + i] * inverse));
-            w[i] = v[i] + 128;
-        }
-        low[h] = __byte_perm(__byte_perm(v[0], v[1], 0x0040), __byte_perm(v[2], v[3], 0x0040), 0x5410);
-        high[h] = __byte_perm(__byte_perm(w[0], w[1], 0x0051), __byte_perm(w[2], w[3], 0x0051), 0x5410);
+        for (int i = 0; i < 4; ++i) b[i] = __float_as_uint(fmaf(c.v[4 * h + i], inverse, base));
+        q.x[h] = __byte_perm(__byte_perm(b[0], b[2], bytes), __byte_perm(b[1], b[3], bytes), 0x5410);
+        sum[h] = __dp4a(int(q.x[h]), 0x01010101, 0);
     }
-    const int ones = 0x01010101, j = lane % 4, group = item * 8 + lane / 4;
-    int sum_low = __dp4a(int(low[0]), ones, __dp4a(int(low[1]), ones, 0));
-    int sum_high = __dp4a(int(high[0]), ones, __dp4a(int(high[1]), ones, 0));
-    // Words hold columns {0, 8, 1, 9} + 2t of 16: even lanes have the first 8 of them and make t = 0, 1; odd
-    // lanes t = 2, 3.
-    const bool odd = lane & 1;
-    const uint32_t got_low = __shfl_xor_sync(0xffffffffu, odd ? low[0] : low[1], 1);
-    const uint32_t got_high = __shfl_xor_sync(0xffffffffu, odd ? high[0] : high[1], 1);
-    const uint32_t a_low = odd ? got_low : low[0], b_low = odd ? low[1] : got_low;
-    const uint32_t a_high = odd ? got_high : high[0], b_high = odd ? high[1] : got_high;
-    auto* codes =
-        reinterpret_cast<uint32_t*>(to + (group * C + 2 * token) * 32 + (odd ? 16 : 0) + (j >> 1) * 4);
-    codes[0] = __byte_perm(a_high, b_high, 0x5140);
-    codes[2] = __byte_perm(a_high, b_high, 0x7362);
-    codes[8] = __byte_perm(a_low, b_low, 0x5140);
-    codes[10] = __byte_perm(a_low, b_low, 0x7362);
-    sum_low += __shfl_xor_sync(0xffffffffu, sum_low, 1);
-    sum_high += __shfl_xor_sync(0xffffffffu, sum_high, 1);
-    const int other_low = __shfl_xor_sync(0xffffffffu, sum_low, 2),
-              other_high = __shfl_xor_sync(0xffffffffu, sum_high, 2);
-    if (j >= 2) return;  // lane 0 of the four writes the high plane's helpers, lane 1 the low plane's
-    const float d = greatest * ((j ? 1.0f : 256.0f) / 32512.0f);
-    const int first = j ? sum_low : sum_high, second = j ? other_low : other_high;
-    const int pair = ((group >> 1) * C + 2 * token + j) * 16 + (group & 1) * 8;
-    if constexpr ((kMask & kMaskSums) != 0)
-        *reinterpret_cast<float2*>(to + at.k_at() + pair) = make_float2(d, float(first + second));
-    if constexpr ((kMask & kMask8) != 0)
-        *reinterpret_cast<float2*>(to + at.q8_at() + pair) =
-            make_float2(d, __int_as_float(kMagic - 128 * (first + second)));
-    if constexpr ((kMask & kMask6) != 0)
-        *reinterpret_cast<float4*>(to + at.k6_at() + (group * C + 2 * token + j) * 16) =
-            make_float4(d, __int_as_float(-32 * first), __int_as_float(-32 * second), 0.0f);
+    q.sum = sum[0] + (kHalves ? 65536 : 1) * sum[1];
+    q.sum += __shfl_xor_sync(0xffffffffu, q.sum, 1);
+    q.sum += __shfl_xor_sync(0xffffffffu, q.sum, 2);
+    q.d = greatest * ((low ? 1.0f : 256.0f) / 32512.0f);
+    return q;
 }
+template <int C>
+__device__ __forceinline__ bool makes_low_plane(int lane) {
+    return C == 2 ? lane >= 16 : lane & 4;
+}
+
+// All lanes: the chain's codes where its MMAs want them.
+template <int kMask, int C>
+__device__ __forceinline__ void place_chain(Fragments<kMask, C>& f, int chain, const ChainCodes& q,
+                                            int lane) {
+    const int from = (lane & 3) * 8;  // a lane of column 2t; four further, one of 2t + 1
+    f.x[chain][0] = q.x[0], f.x[chain][1] = q.x[1];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+        f.d[chain][e] = __shfl_sync(0xffffffffu, q.d, from + 4 * e);
+        f.sum[chain][e] = __shfl_sync(0xffffffffu, q.sum, from + 4 * e);
+    }
+}
+
+// Σx² over the item, of the lane's token, from chain_squares of its chains: one order for every C.
+template <int C>
+__device__ __forceinline__ float item_squares(const float (&squares)[C]) {
+    float sum = 0, four[4];
+    constexpr int kSums = C == 2 ? 1 : 4;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+        four[i] = squares[i] + squares[i + C / 2];
+        four[i] += __shfl_xor_sync(0xffffffffu, four[i], 1);
+        four[i] += __shfl_xor_sync(0xffffffffu, four[i], 2);
+    }
+    if (C == 2) {
+        sum = four[0] + __shfl_xor_sync(0xffffffffu, four[0], 4);
+        return sum + __shfl_xor_sync(0xffffffffu, sum, 8);
+    }
+    return (four[0] + four[1]) + (four[2] + four[3]);
+}
+
+// The same in shared memory, for rows too long for registers: codes [group of 32][vector][t][2 words], then
+// {d, Σ} [group][vector].
+template <int kMask, int C>
+struct ActivationLayout {
+    static constexpr int kGroups = 8 / C;
+    int columns;
+    HD int codes() const { return columns * C; }
+    HD int bytes() const { return codes() + columns / 32 * C * 8; }
+    // The place of column n of a chain.
+    static __device__ __forceinline__ int place(int item, int chain, int n) {
+        return (item * 8 + chain * kGroups + n % kGroups) * C + n / kGroups;
+    }
+    __device__ __forceinline__ void store(std::byte* to, int item, int chain, const ChainCodes& q,
+                                          int lane) const {
+        const int t = lane & 3, at = place(item, chain, lane >> 2);
+        *reinterpret_cast<uint2*>(to + at * 32 + t * 8) = make_uint2(q.x[0], q.x[1]);
+        if (t == 0)
+            *reinterpret_cast<float2*>(to + codes() + at * 8) = make_float2(q.d, __int_as_float(q.sum));
+    }
+    __device__ __forceinline__ void load(Fragments<kMask, C>& f, const std::byte* from, int item,
+                                         int lane) const {
+        const int t = lane & 3;
+#pragma unroll
+        for (int ch = 0; ch < C; ++ch) {
+            const uint2 x = shared2(from + place(item, ch, lane >> 2) * 32 + t * 8);
+            f.x[ch][0] = x.x, f.x[ch][1] = x.y;
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const uint2 h = shared2(from + codes() + place(item, ch, 2 * t + e) * 8);
+                f.d[ch][e] = __int_as_float(int(h.x));
+                f.sum[ch][e] = int(h.y);
+            }
+        }
+    }
+};
 
 }  // namespace sparkinfer::cuda

@@ -53,6 +53,13 @@ __device__ __forceinline__ void bulk_copy(void* to, const void* from, int bytes,
         "l"(from), "r"(bytes), "r"(shared_address(b)), "l"(read_once())
         : "memory");
 }
+// The same for what others read again.
+__device__ __forceinline__ void bulk_copy_kept(void* to, const void* from, int bytes, uint64_t* b) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(
+                     shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(b))
+                 : "memory");
+}
 // Barrier `id` of `threads` threads of the block.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
     __syncwarp();

@@ -137,10 +137,9 @@ struct SlabForm<SlabKind::mxfp4> : TableForm<four_bytes(0, 1, 2, 3), four_bytes(
 };
 
 // sums += item · activations, as slab_item_32 does: same groups side by side, same order of additions.
-template <SlabKind F, int C>
-__device__ __forceinline__ void slab_item_more(const std::byte* a, const std::byte* codes,
-                                               const std::byte* helpers, float m_factor, SlabSums<C>& sums,
-                                               int lane) {
+template <SlabKind F, int kMask, int C>
+__device__ __forceinline__ void slab_item_more(const std::byte* a, const Fragments<kMask, C>& x,
+                                               float m_factor, SlabSums<C>& sums, int lane) {
     using Form = SlabForm<F>;
     constexpr int kGroups = 8 / C;  // groups of 32 columns in one MMA
     constexpr int kUnit = SlabOf<F>::unit, kChains = C == 2 ? 2 : 1;
@@ -148,18 +147,13 @@ __device__ __forceinline__ void slab_item_more(const std::byte* a, const std::by
     const std::byte* scales = a + SlabOf<F>::scales_at;
     const float2 once = Form::once(scales, g);
     float even[4];
-    uint4 h0, h1, w;
+    uint4 w;
     typename Form::Raw raw;
 #pragma unroll
     for (int ch = 0; ch < C; ++ch) {
-        const int odd = ch & 1, vector = C == 8 ? 2 * t : 2 * t / kGroups;
+        const int odd = ch & 1;
         const int pair = C == 8 ? ch >> 1 : (ch * kGroups + (2 * t) % kGroups) >> 1;
-        const uint2 x = shared2(codes + ((ch * kGroups + gr) * C + g / kGroups) * 32 + t * 8);
-        if (C != 8 || !odd) {
-            h0 = shared4(helpers + (pair * C + vector) * 16);
-            if (C == 8) h1 = shared4(helpers + (pair * C + vector + 1) * 16);
-            raw = Form::pair(scales, pair, g);
-        }
+        if (C != 8 || !odd) raw = Form::pair(scales, pair, g);
         int c[kChains][4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -170,8 +164,8 @@ __device__ __forceinline__ void slab_item_more(const std::byte* a, const std::by
         for (int i = ch * kGroups; i < ch * kGroups + kGroups; ++i) {
             const bool mine = kGroups == 1 || gr == i % kGroups;
             if (!(i & 1)) w = shared4(a + (i >> 1) * kUnit + lane * 16);
-            Form::multiply(c[i % kChains], (i & 1) ? w.z : w.x, (i & 1) ? w.w : w.y, mine ? x.x : 0u,
-                           mine ? x.y : 0u);
+            Form::multiply(c[i % kChains], (i & 1) ? w.z : w.x, (i & 1) ? w.w : w.y, mine ? x.x[ch][0] : 0u,
+                           mine ? x.x[ch][1] : 0u);
         }
         float sum[4];  // row g: first and second column of the accumulators; row g+8
 #pragma unroll
@@ -183,10 +177,7 @@ __device__ __forceinline__ void slab_item_more(const std::byte* a, const std::by
             sum[0] = __int_as_float(c[0][0]) - __int_as_float(c[0][2]);
             sum[1] = __int_as_float(c[0][1]) - __int_as_float(c[0][3]);
         }
-        const float d[2] = {__int_as_float(int(C == 8 && odd ? h0.z : h0.x)),
-                            __int_as_float(int(C == 8 ? (odd ? h1.z : h1.x) : h0.z))},
-                    s[2] = {__int_as_float(int(C == 8 && odd ? h0.w : h0.y)),
-                            __int_as_float(int(C == 8 ? (odd ? h1.w : h1.y) : h0.w))};
+        const float d[2] = {x.d[ch][0], x.d[ch][1]}, s[2] = {float(x.whole(ch, 0)), float(x.whole(ch, 1))};
         if constexpr (C == 8) {  // the columns are two vectors of one group
             const RowScales r = Form::scales(raw, odd, once, m_factor);
 #pragma unroll
