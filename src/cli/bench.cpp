@@ -28,14 +28,14 @@ namespace sparkinfer {
 namespace {
 
 // llama-bench's order: every depth, of each first the prompts, then the generations.
-std::vector<BenchTest> tests_of(const BenchOptions& o) {
+std::vector<BenchTest> tests_of(const BenchOptions& o, int64_t fast_rows = 0) {
     std::vector<BenchTest> tests;
     for (const int64_t depth : o.depth) {
         for (const int64_t n : o.prompt)
-            if (n > 0) tests.push_back({n, 0, depth});
+            if (n > 0) tests.push_back({n, 0, depth, 1, fast_rows});
         for (const int64_t n : o.generate)
             for (const int64_t parallel : o.parallel)
-                if (n > 0) tests.push_back({0, n, depth, parallel});
+                if (n > 0) tests.push_back({0, n, depth, parallel, fast_rows});
     }
     return tests;
 }
@@ -107,7 +107,10 @@ struct BenchRun {
     bool headed = false, first = true;  // what was written: the head, no row
 
     Result<void> run(int threads) {
-        const std::vector<BenchTest> tests = tests_of(options);
+        TRY(const std::unique_ptr<Backend> backend,
+            session.backend(options.backend, threads, options.stored));
+        const BackendInfo& info = backend->info();
+        const std::vector<BenchTest> tests = tests_of(options, info.fast_rows);
         EngineOptions engine_options;
         engine_options.chunk = kBenchChunk;
         engine_options.context = 2;
@@ -117,9 +120,6 @@ struct BenchRun {
         }
         // A sequence is let in only where each that lives has a page to grow into.
         engine_options.kv_tokens = int64_t(engine_options.slots) * (engine_options.context + 2 * kPageTokens);
-        TRY(const std::unique_ptr<Backend> backend,
-            session.backend(options.backend, threads, options.stored));
-        const BackendInfo& info = backend->info();
         const GpuBandwidth* gpu = find_gpu_bandwidth(info.device);
         const double bandwidth = info.host_memory ? read_bandwidth(threads) : gpu ? gpu->bytes_per_s : 0;
         const std::unique_ptr<Nvml> nvml = info.host_memory ? nullptr : Nvml::open();
@@ -169,7 +169,7 @@ struct BenchRun {
     // A short run of the same kind: code and weights are touched once.
     static Result<void> warm_up(Engine& engine, const BenchTest& test, std::mt19937& random) {
         const BenchTest small{std::min<int64_t>(test.prompt, kBenchChunk),
-                              std::min<int64_t>(test.generate, 1), 0, test.parallel};
+                              std::min<int64_t>(test.generate, 1), 0, test.parallel, test.fast_rows};
         TRY([[maybe_unused]] const int64_t ns, time_test(engine, small, random));
         return {};
     }

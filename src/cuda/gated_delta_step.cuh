@@ -14,7 +14,7 @@
 //            with at most 8 rows in the step none of the 3 columns that are read can be one of those that
 //            are written (of 11). Longer steps leave ring and headers to delta_ring. Within a cluster,
 //            headers and logs are written once each block has sent a Σo², hence read them.
-// Limits     heads of 128, 4 taps. 288 threads, ≤ 96 registers, 10 KB. sm_90+ (clusters). Trigger: top.
+// Limits     heads of 128, 4 taps. 288 threads, ≤ 72 registers, 10 KB. sm_90+ (clusters). Trigger: top.
 // Numbers    not measured yet
 // Tested     tests/ops/gated_delta.cpp against float64 and cpu/.
 #pragma once
@@ -471,9 +471,9 @@ __device__ __forceinline__ void delta_run(const DeltaCall& p, DeltaShared& s) {
 }
 
 // kAlone: ring and headers too. REQUIRES: at most kMaxVerifyRows rows then.
-// Kernel     delta_step: 96 registers, 9648 bytes
+// Kernel     delta_step: 72 registers, 9648 bytes
 template <bool kAlone>
-__global__ void __cluster_dims__(kDeltaBlocks, 1, 1) __launch_bounds__(kDeltaThreads, kAlone ? 2 : 3)
+__global__ void __cluster_dims__(kDeltaBlocks, 1, 1) __launch_bounds__(kDeltaThreads, 3)
     delta_step(const __grid_constant__ DeltaCall p) {
     __shared__ DeltaShared s;
     let_successor_start();
