@@ -144,9 +144,9 @@ __global__ void __launch_bounds__(kDenseWarps * 32) linear_dense(const __grid_co
     if (!there || own || j >= rows || first + t >= p.of.rows) return;
     float v = share[warp][lane];
     for (int n = 1; n < p.split; ++n) v += share[warp + n][lane];
-    if (m.scale_count) v *= m.scale[m.scale_count == 1 ? 0 : expert];
+    if (m.scale_count) v = __fmul_rn(v, m.scale[m.scale_count == 1 ? 0 : expert]);
     float* y = m.y + (first + t) * m.y_stride + row + j;
-    *y = p.of.add ? *y + v : v;
+    *y = p.of.add ? __fadd_rn(*y, v) : v;
 }
 
 }  // namespace sparkinfer::cuda

@@ -70,9 +70,10 @@ __global__ void __launch_bounds__(kGenericWarps * 32) linear_generic(const Gener
 #pragma unroll
     for (int i = 0; i < kGenericTile; ++i) {
         if (i >= tile || first + i >= p.rows) break;
-        const float v = warp_sum(sum[i]) * factor;
+        // Rounded here: a row must not depend on where the compiler fuses the product with the addition.
+        const float v = __fmul_rn(warp_sum(sum[i]), factor);
         float* y = p.y + (first + i) * p.y_stride + row;
-        if (lane == 0) *y = p.add ? *y + v : v;
+        if (lane == 0) *y = p.add ? __fadd_rn(*y, v) : v;
     }
 }
 
