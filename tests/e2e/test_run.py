@@ -326,7 +326,8 @@ def test_help_and_version_on_every_level(execute):
         assert command in out.decode()
         code, text, err = execute(command, "--help")
         assert code == 0 and err == b"" and b"Examples:" in text
-    assert re.fullmatch(rb"sparkinfer \d+\.\d+\.\d+\n", execute("--version")[1])
+    version = execute("--version")[1]
+    assert re.fullmatch(rb"sparkinfer \d+\.\d+\.\d+( \(commit [0-9a-f]{7,}(-dirty)?\))?\n", version)
 
 
 def test_colour_only_on_terminals(execute, tiny):
