@@ -32,6 +32,10 @@ CHECKED = (
     "*/AttentionDecodeTest.EveryLength/*:*/AttentionTest.CursorAndStoppedRows/*:"
     "*/GatedDeltaTest.LogOverLogInPlace/two_cyclic:*/GatedDeltaTest.Saves*/two_cyclic"
 )
+# racecheck follows an arrival on a barrier to that lane's reads only, not through the __syncwarp before it to those of the
+# other lanes, so a ring that one lane frees for its warp looks raced. Of the cases only these go round their ring; with
+# every lane arriving racecheck finds nothing in them.
+UNFOLLOWED, UNFOLLOWED_VARIANTS = "LongRows.*", {"linear_add: slab, long rows"}
 CONTEXT = 8192  # of the tiny models, so that every length to 4,097 can be decoded
 
 
@@ -125,12 +129,15 @@ def sanitize(runner, known):
         return runner.fail("sanitize: there is no compute-sanitizer in PATH or /usr/local/cuda/bin")
     for check, summary in (("memcheck", "ERROR SUMMARY: 0 errors"), ("racecheck", "RACECHECK SUMMARY: 0 hazards")):
         prefix = [tool, "--tool", check, "--error-exitcode", "9"]
-        arguments = ["--short", "--variants", f"--gtest_filter={CHECKED}"]
+        chosen, expected = CHECKED, known
+        if check == "racecheck":
+            chosen, expected = f"{CHECKED}:-{UNFOLLOWED}", known - UNFOLLOWED_VARIANTS
+        arguments = ["--short", "--variants", f"--gtest_filter={chosen}"]
         _, text = runner.run(check, arguments, 175, runner.jobs, prefix)
         clean = text.count(f"========= {summary}")
         if clean != runner.jobs:
             runner.fail(f"{check}: {clean} of {runner.jobs} processes were found clean")
-        if missing := sorted(known - variants(text)):
+        if missing := sorted(expected - variants(text)):
             runner.fail(f"{check}: variants that no case has run: {', '.join(missing)}")
 
 

@@ -11,10 +11,12 @@ void lower(Lowering& l, const GatedDelta& op) {
     const DeltaCall p{op, state_layout(op.state)};
     const dim3 grid(kDeltaBlocks * op.state.value_heads, segments);
     if (rows <= kMaxVerifyRows) {
-        l.add(delta_step<true>, grid, dim3(kDeltaThreads), 0, p, "step");
+        // One row: no spill, and its clusters fit beside the neighbours' blocks. More: three blocks hide the
+        // exchanges.
+        l.add(rows == 1 ? delta_step<true, 2> : delta_step<true, 3>, grid, dim3(kDeltaThreads), 0, p, "step");
         return;
     }
-    l.add(delta_step<false>, grid, dim3(kDeltaThreads), 0, p, "step");
+    l.add(delta_step<false, 3>, grid, dim3(kDeltaThreads), 0, p, "step");
     l.add(delta_ring, dim3(segments), dim3(256), 0, p, "ring");
 }
 

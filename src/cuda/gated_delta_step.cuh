@@ -14,7 +14,7 @@
 //            with at most 8 rows in the step none of the 3 columns that are read can be one of those that
 //            are written (of 11). Longer steps leave ring and headers to delta_ring. Within a cluster,
 //            headers and logs are written once each block has sent a Σo², hence read them.
-// Limits     heads of 128, 4 taps. 288 threads, ≤ 72 registers, 10 KB. sm_90+ (clusters). Trigger: top.
+// Limits     heads of 128, 4 taps. 288 threads, ≤ 96 registers, 10 KB. sm_90+ (clusters). Trigger: top.
 // Numbers    not measured yet
 // Tested     tests/ops/gated_delta.cpp against float64 and cpu/.
 #pragma once
@@ -313,6 +313,7 @@ __device__ __forceinline__ void DeltaThread<kOut>::put_out(int r, int phase) {
     s.out[at][lane] = y;
     s.log_d[at][lane] = d;
     s.log_k[at][lane] = __fmul_rn(s.key[r % 2][rank * kDeltaColumns + lane], s.key_scale);
+    __syncwarp();  // the next row's keep and beta replace these
 }
 
 template <bool kOut>
@@ -471,9 +472,10 @@ __device__ __forceinline__ void delta_run(const DeltaCall& p, DeltaShared& s) {
 }
 
 // kAlone: ring and headers too. REQUIRES: at most kMaxVerifyRows rows then.
-// Kernel     delta_step: 72 registers, 9648 bytes
-template <bool kAlone>
-__global__ void __cluster_dims__(kDeltaBlocks, 1, 1) __launch_bounds__(kDeltaThreads, 3)
+// kResidents: blocks that a multiprocessor shall have the registers for.
+// Kernel     delta_step: 96 registers, 9648 bytes
+template <bool kAlone, int kResidents>
+__global__ void __cluster_dims__(kDeltaBlocks, 1, 1) __launch_bounds__(kDeltaThreads, kResidents)
     delta_step(const __grid_constant__ DeltaCall p) {
     __shared__ DeltaShared s;
     let_successor_start();

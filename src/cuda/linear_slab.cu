@@ -137,9 +137,12 @@ bool launch(Lowering& l, const SlabLinear& p) {
         return false;  // a rare mixture: rows one by one
     } else {
         const int items = p.columns / kSlabColumns;
-        if (items <= kSlabWarps) return launch_short<kMask, C, false>(l, p);
-        if (items <= 2 * kSlabWarps && p.slabs <= l.device().sms && !p.denses)
-            return launch_short<kMask, C, true>(l, p);
+        if constexpr (kMask !=
+                      (kMask4 | kMask5 | kMask6 | kMask8)) {  // four decoders and x do not fit registers
+            if (items <= kSlabWarps) return launch_short<kMask, C, false>(l, p);
+            if (items <= 2 * kSlabWarps && p.slabs <= l.device().sms && !p.denses)
+                return launch_short<kMask, C, true>(l, p);
+        }
         return launch_long<kMask, C>(l, p);
     }
 }

@@ -112,8 +112,9 @@ __device__ __forceinline__ void consume(const SlabLinear& p, std::byte* ring, fl
                                         const float* x, const Fragments<kMask, C>& f, const SlabShare& share,
                                         int group, int own, float before, int before_of) {
     const int lane = threadIdx.x % 32, last = share.first + share.count;
-    int other = p.batch * red_floats<C>(p.warps), waiting = 0;
-    red += group * 2 * other;
+    const int sums_each = p.batch * red_floats<C>(p.warps);  // of a group; twice where it has two batches
+    int other = p.groups * sums_each, waiting = 0;
+    red += group * sums_each;
     Slot slot{group};
 #pragma unroll 1
     for (int slab = share.first + group; slab < last; slab += p.groups) {

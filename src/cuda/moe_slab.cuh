@@ -141,8 +141,9 @@ __device__ __forceinline__ void glu_consume(const MoeGluSlab& p, GluShared& s, f
     Fragments<kMask, 2> f[kItems];
     GluPiece piece = start, finish = start;
     piece.advance(p, group), finish.advance(p, group + own * p.groups);
-    int other = p.batch * red_floats<2>(p.warps), waiting = 0, row = -1;
-    float* red = x + (p.x_rows + 1) * o.x.cols() + group * 2 * other;
+    const int sums_each = p.batch * red_floats<2>(p.warps);  // of a group; twice where it has two batches
+    int other = p.groups * sums_each, waiting = 0, row = -1;
+    float* red = x + (p.x_rows + 1) * o.x.cols() + group * sums_each;
     Slot slot{group};
 #pragma unroll 1
     for (int i = group; i < count; i += p.groups) {

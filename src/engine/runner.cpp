@@ -158,22 +158,23 @@ Batch Runner::batch(int32_t rows, TapeKind kind) const {
     b.state = states_ ? states_->layers() : shape().state;
     for (StateLayer& layer : b.state) layer.dtype = backend_.info().state_type;
     b.output = kind.part == TapePart::forward ? OutputKind::none : kind.output;
-    std::byte* results = results_.data;
+    // Null while memory is planned: nothing is allocated then.
+    const auto result_at = [&](int64_t offset) { return results_.data ? results_.data + offset : nullptr; };
     switch (b.output) {
         case OutputKind::none: break;
         case OutputKind::select:
             b.outputs = std::min(rows, plan_.slots);
-            b.results = results + kind.lane * selected_bytes(plan_);
+            b.results = result_at(kind.lane * selected_bytes(plan_));
             break;
         case OutputKind::logprobs:
             b.outputs = std::min(rows, plan_.rows);
             b.top = plan_.top;
-            b.results = results + logprobs_at_;
+            b.results = result_at(logprobs_at_);
             break;
         case OutputKind::logits:
         case OutputKind::hidden:
             b.outputs = std::min(rows, kLogitRows);
-            b.rows_out = reinterpret_cast<float*>(results + rows_at_);
+            b.rows_out = reinterpret_cast<float*>(result_at(rows_at_));
             break;
     }
     return b;

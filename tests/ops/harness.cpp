@@ -246,6 +246,7 @@ Tensor Machine::tensor(const Floats& values, int rows, int cols) {
 
 void Machine::write(const Tensor& t, const Floats& values) {
     CHECK(int64_t(values.size()) == t.elements(), "{} values for {}", values.size(), t.elements());
+    if (values.empty()) return;
     Floats all(size_t(t.rows() * t.stride));  // one copy; poison between the rows
     memset(all.data(), kPoison, all.size() * 4);
     for (int64_t r = 0; r < t.rows(); ++r)
