@@ -16,7 +16,7 @@
 //            109 (92); 128: 256, 128, 100 (83); 64: 256, 128, 53 (44); F32: 256, 168, ≤ 100. sm_90+
 //            (clusters).
 //            FP8: queries times their scale below 65,504.
-// Numbers    not measured yet
+// Numbers    docs/perf/h200.md
 // Tested     tests/ops/attention.cpp against float64: 5e-6 (F32), 1e-4 (BF16, FP8: keys that round to the
 // other neighbour); a
 //            row's bits for T = 1 … 8.

@@ -23,8 +23,7 @@ struct Program {
     cudaGraphExec_t graph = nullptr;
     std::byte* step = nullptr;  // device address of the step image
     int32_t rows = 0;
-    std::vector<std::vector<float>> us;         // measured, by launch
-    int32_t edges = 0, programmatic_edges = 0;  // of the graph, when measured
+    std::vector<std::vector<float>> us;  // measured, by launch
 };
 
 struct PinnedStep {
@@ -50,9 +49,6 @@ class CudaBackend final : public Backend {
     Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) override;
     Result<bool> done(Ticket ticket, bool wait) override;
     void release(const Compiled& compiled) override;
-
-    Result<std::vector<CudaMeasurement>> measurements();
-    Result<void> measure_prefixes(const Program& p, std::vector<CudaMeasurement>& all);
 
   private:
     void note_plain(const Tape& tape, const Program& p);
@@ -238,24 +234,8 @@ Result<void> CudaBackend::launch_all(const Program& p, bool programmatic) {
     return {};
 }
 
-// A graph with an event before and after it; else launches with one before and after each kernel.
+// Each launch by itself, with an event before and after it.
 Result<void> CudaBackend::measure(Program& p) {
-    if (p.graph) {
-        cudaEvent_t from, to;
-        CUDA_TRY(cudaEventCreate(&from));
-        CUDA_TRY(cudaEventCreate(&to));
-        CUDA_TRY(cudaEventRecord(from, stream_));
-        CUDA_TRY(cudaGraphLaunch(p.graph, stream_));
-        CUDA_TRY(cudaEventRecord(to, stream_));
-        CUDA_TRY(cudaEventSynchronize(to));
-        float ms = 0;
-        CUDA_TRY(cudaEventElapsedTime(&ms, from, to));
-        p.us.resize(1);
-        p.us[0].push_back(ms * 1e3f);
-        cudaEventDestroy(from);
-        cudaEventDestroy(to);
-        return {};
-    }
     std::vector<cudaEvent_t> events(p.launches.size() + 1);
     for (cudaEvent_t& e : events) CUDA_TRY(cudaEventCreate(&e));
     Program one;
@@ -276,81 +256,6 @@ Result<void> CudaBackend::measure(Program& p) {
     return {};
 }
 
-Result<std::vector<CudaMeasurement>> CudaBackend::measurements() {
-    std::vector<CudaMeasurement> all;
-    for (const Program& p : programs_)
-        for (size_t i = 0; i < p.us.size(); ++i) {
-            std::vector<float> us = p.us[i];
-            std::nth_element(us.begin(), us.begin() + us.size() / 2, us.end());
-            if (p.graph)
-                all.push_back(
-                    {p.rows, -1, "tape",
-                     fmt::format("graph, {} of {} edges programmatic", p.programmatic_edges, p.edges),
-                     us[us.size() / 2], int32_t(us.size())});
-            else
-                all.push_back({p.rows, p.launches[i].pc, p.launches[i].op, p.launches[i].variant,
-                               us[us.size() / 2], int32_t(us.size())});
-        }
-    for (const Program& p : programs_)
-        if (p.graph && p.rows == 1 && !p.us.empty()) {
-            TRY_VOID(measure_prefixes(p, all));
-            break;
-        }
-    return all;
-}
-
-// What each of the first kernels adds to a graph of those before it, with and without programmatic edges.
-Result<void> CudaBackend::measure_prefixes(const Program& p, std::vector<CudaMeasurement>& all) {
-    cudaEvent_t from, to;
-    CUDA_TRY(cudaEventCreate(&from));
-    CUDA_TRY(cudaEventCreate(&to));
-    for (const bool programmatic : {true, false}) {
-        double before = 0;
-        for (size_t n = 1; n <= std::min<size_t>(p.launches.size(), 32); ++n) {
-            Program prefix;
-            prefix.launches.assign(p.launches.begin(), p.launches.begin() + n);
-            cudaGraph_t graph = nullptr;
-            cudaGraphExec_t exec = nullptr;
-            CUDA_TRY(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-            TRY_VOID(launch_all(prefix, programmatic));
-            CUDA_TRY(cudaStreamEndCapture(stream_, &graph));
-            CUDA_TRY(cudaGraphInstantiate(&exec, graph, 0));
-            cudaGraphDestroy(graph);
-            std::vector<float> us;
-            for (int i = 0; i < 15; ++i) {
-                CUDA_TRY(cudaEventRecord(from, stream_));
-                for (int j = 0; j < 4; ++j) CUDA_TRY(cudaGraphLaunch(exec, stream_));
-                CUDA_TRY(cudaEventRecord(to, stream_));
-                CUDA_TRY(cudaEventSynchronize(to));
-                float ms = 0;
-                CUDA_TRY(cudaEventElapsedTime(&ms, from, to));
-                us.push_back(ms * 250);
-            }
-            cudaGraphExecDestroy(exec);
-            std::nth_element(us.begin(), us.begin() + 7, us.end());
-            const Launch& l = p.launches[n - 1];
-            all.push_back({p.rows, l.pc, l.op,
-                           fmt::format("{} {}", l.variant, programmatic ? "programmatic" : "plain"),
-                           us[7] - before, -1});
-            before = us[7];
-        }
-    }
-    return {};
-}
-
-// Says how many of a graph's edges let the successor start early.
-static Result<void> count_edges(cudaGraph_t graph, Program& p) {
-    size_t edges = 0;
-    CUDA_TRY(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
-    std::vector<cudaGraphNode_t> from(edges), to(edges);
-    std::vector<cudaGraphEdgeData> data(edges);
-    CUDA_TRY(cudaGraphGetEdges(graph, from.data(), to.data(), data.data(), &edges));
-    p.edges = int32_t(edges);
-    for (const cudaGraphEdgeData& d : data)
-        p.programmatic_edges += d.type == cudaGraphDependencyTypeProgrammatic;
-    return {};
-}
-
 Result<void> CudaBackend::capture(Program& p) {
     cudaGraph_t graph = nullptr;
     CUDA_TRY(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
@@ -358,7 +263,6 @@ Result<void> CudaBackend::capture(Program& p) {
     const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
     if (!launched.ok()) return launched.error();
     CUDA_TRY(ended);
-    if (options_.measure) TRY_VOID(count_edges(graph, p));
     const cudaError_t made = cudaGraphInstantiate(&p.graph, graph, 0);
     cudaGraphDestroy(graph);
     CUDA_TRY(made);
@@ -431,10 +335,6 @@ void CudaBackend::release(const Compiled& compiled) {
 
 }  // namespace
 }  // namespace cuda
-
-Result<std::vector<CudaMeasurement>> cuda_measurements(Backend& backend) {
-    return static_cast<cuda::CudaBackend&>(backend).measurements();
-}
 
 Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options) {
     return cuda::CudaBackend::make(options);

@@ -19,7 +19,7 @@ struct CudaOptions {
     CudaExecutor executor = CudaExecutor::graph;
     DType kv_type = DType::bf16;    // or f32, e4m3: keys and values in the pages
     DType state_type = DType::f32;  // or bf16: S of recurrent states
-    bool measure = false;           // time every launch, or every graph
+    bool measure = false;           // launch op by op and time each launch
 };
 
 // What keeps the GPU from being used, in one sentence; empty when nothing does. Starts nothing.
@@ -40,16 +40,6 @@ struct CudaSurvey {
     std::vector<CudaGpu> gpus;
 };
 CudaSurvey cuda_survey();
-
-// One kernel of a tape as it was timed: its instruction, its name, median and count.
-struct CudaMeasurement {
-    int32_t rows = 0, pc = 0;  // rows the tape was recorded at
-    std::string op, variant;
-    double us = 0;
-    int32_t count = 0;
-};
-// What a backend made with `measure` has timed so far. REQUIRES: made by make_cuda_backend.
-Result<std::vector<CudaMeasurement>> cuda_measurements(Backend& backend);
 
 // What a tape becomes on the GPU of that name (h200, rtx5090, pro6000, spark), told from formats and shapes
 // alone: no GPU is needed and no weight is read, so tensors are taken to survive their repacking.

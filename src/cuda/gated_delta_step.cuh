@@ -15,7 +15,7 @@
 //            are written (of 11). Longer steps leave ring and headers to delta_ring. Within a cluster,
 //            headers and logs are written once each block has sent a Σo², hence read them.
 // Limits     heads of 128, 4 taps. 288 threads, ≤ 96 registers, 10 KB. sm_90+ (clusters). Trigger: top.
-// Numbers    not measured yet
+// Numbers    docs/perf/h200.md
 // Tested     tests/ops/gated_delta.cpp against float64 and cpu/.
 #pragma once
 #include "core/half.h"

@@ -8,7 +8,7 @@
 //            from adjusted logits write those. Floor at one row: 4·V bytes of L2.
 // Order      sums in float in a fixed tree.
 // Limits     V < 2^31. 256 threads, ≤ 64 registers, 12 KB. sm_80+. Trigger: top.
-// Numbers    not measured yet
+// Numbers    docs/perf/h200.md
 // Tested     tests/ops/output.cpp, output_select.cpp against float64 and cpu/.
 #pragma once
 #include "cuda/output_select.cuh"
