@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Runs every test of the GPU on a machine that has one; a line for each part, exit 1 if anything failed.
 
-    tools/test_gpu.py [--binary build/cuda/gpu_test] [--parts ops,models,recall,smollm2,sanitize] [--jobs 8] [--logs DIR]
+    tools/test_gpu.py [--binary build/cuda/gpu_test] [--parts ops,models,sm120,recall,smollm2,sanitize] [--jobs 8] [--logs DIR]
 
   ops       op cases of every variant and format against float64, op by op and with graphs
   models    the tiny models of tests/golden against the CPU reference: logits, greedy tokens, every length to 4,097, bits
+  sm120     ops, and models, with the kernels chosen by the multiprocessors and shared memory of an RTX 5090
   recall    a model with hand-set weights that finds what lies behind a token in up to 131,008 others
   smollm2   SmolLM2-135M over tests/data/text.txt against the CPU reference; needs models/ (make model)
   sanitize  compute-sanitizer's memcheck and racecheck over one case of every variant that `ops` has run
@@ -25,7 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
-PARTS = ["ops", "models", "recall", "smollm2", "sanitize"]
+PARTS = ["ops", "models", "sm120", "recall", "smollm2", "sanitize"]
 MODELS = "*WholeModel*:*EveryLength*:Lockstep.*"
 CHECKED = (
     "FromTapes/*:Formats/*:LongRows.*:*Shapes.Random:NormLinear.*:Embed.*:OutputOp.*:Router.*:*/OutputSelect.*/V1003:"
@@ -156,14 +157,21 @@ def main():
         parser.error(f"{args.binary} is missing; build it with cmake --build --preset cuda --target gpu_test")
     runner = Runner(args)
     known = args.logs / "variants.txt"
+    ops = f"--gtest_filter=-{MODELS}:Recall.*:SmolLM2.*"
     if "ops" in parts:
-        _, text = runner.run("ops", ["--variants", f"--gtest_filter=-{MODELS}:Recall.*:SmolLM2.*"], 240, args.jobs)
+        _, text = runner.run("ops", ["--variants", ops], 240, args.jobs)
         known.write_text("\n".join(sorted(variants(text))))
         print(f"test-gpu: kernel variants: {', '.join(sorted(variants(text)))}", flush=True)
-    if "models" in parts:
+    if "sm120" in parts:
+        runner.run("sm120-ops", ["--policy=rtx5090", ops], 240, args.jobs)
+    if "models" in parts or "sm120" in parts:
         with tempfile.TemporaryDirectory() as folder:
             make_models(Path(folder))
-            runner.run("models", [f"--models={folder}", f"--gtest_filter={MODELS}"], 300, args.jobs)
+            whole = [f"--models={folder}", f"--gtest_filter={MODELS}"]
+            if "models" in parts:
+                runner.run("models", whole, 300, args.jobs)
+            if "sm120" in parts:
+                runner.run("sm120-models", ["--policy=rtx5090", *whole], 300, args.jobs)
     if "recall" in parts:
         runner.run("recall", ["--gtest_filter=Recall.*"], 120)
     if "smollm2" in parts:

@@ -74,10 +74,24 @@ class CudaBackend final : public Backend {
     int64_t next_ticket_ = 1, done_ticket_ = 0;
 };
 
+// The facts that kernels are chosen by, as `policy` has them.
+static Result<void> follow(const std::string& policy, DeviceInfo& d) {
+    if (policy.empty()) return {};
+    const DeviceInfo other = known_device(policy);
+    if (other.sms == 0)
+        return usage_error("the policy is '{}', expected h200, rtx5090, pro6000 or spark", policy);
+    if (other.shared_block > d.shared_block || other.shared_sm > d.shared_sm)
+        return usage_error("the policy '{}' has {} bytes of shared memory a block, {} has {}", policy,
+                           other.shared_block, d.name, d.shared_block);
+    d.sms = other.sms, d.shared_block = other.shared_block, d.shared_sm = other.shared_sm;
+    return {};
+}
+
 Result<std::unique_ptr<Backend>> CudaBackend::make(const CudaOptions& options) {
     auto b = std::make_unique<CudaBackend>();
     b->options_ = options;
     TRY(b->device_, open_device(options.device));
+    TRY_VOID(follow(options.policy, b->device_));
     CUDA_TRY(cudaStreamCreateWithFlags(&b->stream_, cudaStreamNonBlocking));
     b->weights_ = std::make_unique<Placement>(b->stream_);
     for (PinnedStep& s : b->steps_) CUDA_TRY(cudaEventCreateWithFlags(&s.free, cudaEventDisableTiming));

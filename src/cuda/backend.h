@@ -19,7 +19,10 @@ struct CudaOptions {
     CudaExecutor executor = CudaExecutor::graph;
     DType kv_type = DType::bf16;    // or f32, e4m3: keys and values in the pages
     DType state_type = DType::f32;  // or bf16: S of recurrent states
-    bool measure = false;           // launch op by op and time each launch
+    // Kernels are chosen as for that GPU (h200, rtx5090, pro6000, spark): its multiprocessors and shared
+    // memory. Empty: as for the one at hand.
+    std::string policy = {};
+    bool measure = false;  // launch op by op and time each launch
 };
 
 // What keeps the GPU from being used, in one sentence; empty when nothing does. Starts nothing.
@@ -49,7 +52,8 @@ struct CudaLowering {
 };
 CudaLowering cuda_lowering(const Tape& tape, const std::string& gpu);
 
-// Errors: no driver, a driver older than the compiler's, a GPU that is neither sm_90 nor sm_12x (named).
+// Errors: no driver, a driver older than the compiler's, a GPU that is neither sm_90 nor sm_12x (named), a
+// policy that is not known or wants more shared memory than there is.
 Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options);
 
 }  // namespace sparkinfer

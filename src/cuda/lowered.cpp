@@ -40,7 +40,8 @@ std::string cause(const Attention& op) {
     return fmt::format("{} heads of width {} over {}", op.heads, op.kv.width, op.kv.heads);
 }
 
-// The GPUs that --gpu names, as far as choices depend on them.
+}  // namespace
+
 DeviceInfo known_device(const std::string& gpu) {
     struct Known {
         const char *key, *name;
@@ -56,11 +57,8 @@ DeviceInfo known_device(const std::string& gpu) {
         d.name = k.name, d.major = k.major, d.minor = k.minor, d.sms = k.sms;
         d.shared_block = k.shared_block, d.shared_sm = k.shared_sm;
     }
-    CHECK(d.sms > 0, "the GPU '{}' is not known", gpu);
     return d;
 }
-
-}  // namespace
 
 int32_t rows_of(const Tape& tape) {
     for (const Instr& i : tape.instrs())
@@ -136,6 +134,7 @@ CudaLowering cuda_lowering(const Tape& tape, const std::string& gpu) {
     Tape planned = tape;
     cuda::plan_weights(planned);
     const cuda::DeviceInfo device = cuda::known_device(gpu);
+    CHECK(device.sms > 0, "the GPU '{}' is not known", gpu);
     cuda::Lowering l(device, nullptr);
     cuda::lower_tape(l, planned);
     CudaLowering answer{cuda::launch_infos(l.launches(), {}), {}};

@@ -11,6 +11,9 @@ namespace sparkinfer::cuda {
 // The launches of every instruction, in order.
 void lower_tape(Lowering& l, const Tape& tape);
 
+// The GPU that --gpu names, as far as choices depend on it; no multiprocessors: not known.
+DeviceInfo known_device(const std::string& gpu);
+
 // Rows a tape was recorded at; 0: it does not begin with embed.
 int32_t rows_of(const Tape& tape);
 // Puts weights in the form in which they will lie, their data where they are: for a dry tape.

@@ -4,6 +4,7 @@
 //     gpu_test --models=FOLDER [--tokens=FILE.npy]        and whole models, against the CPU
 //     gpu_test --short                                    the op cases op by op, shortened, each tensor in an
 //                                                         allocation of its own: for compute-sanitizer
+//     gpu_test --policy=rtx5090                           with kernels as for that GPU (pro6000, spark)
 //     gpu_test --variants                                 names every kernel variant that was run, at the end
 //
 // Options of googletest choose among them; tools/test_gpu.py runs all of it.
@@ -44,6 +45,7 @@ static bool take_option(std::string_view argument, bool& variants) {
     };
     if (argument == "--short") return shorten_cases(), true;
     if (argument == "--variants") return variants = true;
+    if (std::string gpu; value("--policy=", gpu)) return choose_kernels_for(gpu), true;
     return value("--models=", options.models) || value("--tokens=", options.tokens) ||
            argument.starts_with("--gtest");
 }
@@ -58,7 +60,7 @@ int main(int argc, char** argv) {
         if (!test::take_option(argv[i], variants)) {
             fprintf(stderr,
                     "gpu_test: '%s' is no option; expected --models=FOLDER, --tokens=FILE.npy, --short, "
-                    "--variants or one of googletest's\n",
+                    "--variants, --policy=GPU or one of googletest's\n",
                     argv[i]);
             return 2;
         }

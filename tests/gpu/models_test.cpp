@@ -9,6 +9,7 @@
 
 #include "../models/compare_logits.h"
 #include "../models/whole_model.h"
+#include "../ops/harness.h"
 #include "cpu/backend.h"
 #include "cuda/backend.h"
 #include "gpu_test.h"
@@ -27,6 +28,7 @@ Tokens some_tokens(int n, uint32_t x = 12345, int vocabulary = 500) {
 }
 
 std::unique_ptr<Backend> gpu(CudaOptions options) {
+    options.policy = kernels_chosen_for();
     auto made = make_cuda_backend(options);
     CHECK(made.ok(), "{}", made.error().message);
     return std::move(made).value();

@@ -181,6 +181,10 @@ static bool short_cases = false;
 void shorten_cases() { short_cases = true; }
 bool cases_are_short() { return short_cases; }
 
+static std::string policy;
+void choose_kernels_for(std::string gpu) { policy = std::move(gpu); }
+const std::string& kernels_chosen_for() { return policy; }
+
 Machine::Machine(std::string machine_name, std::unique_ptr<Backend> backend)
     : name(std::move(machine_name)), backend_(std::move(backend)) {
     heap_ = backend_->allocate(kHeapBytes, MemoryKind::arena).value();
@@ -373,7 +377,7 @@ std::vector<Machine*> machines() {
 #ifdef SPARKINFER_CUDA
         for (const CudaExecutor executor : {CudaExecutor::op_by_op, CudaExecutor::graph}) {
             if (executor == CudaExecutor::graph && cases_are_short()) continue;
-            auto backend = make_cuda_backend({.executor = executor});
+            auto backend = make_cuda_backend({.executor = executor, .policy = kernels_chosen_for()});
             CHECK(backend.ok(), "{}", backend.error().message);
             list.push_back(
                 std::make_unique<Machine>(executor == CudaExecutor::graph ? "cuda, graph" : "cuda, op by op",

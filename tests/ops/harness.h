@@ -133,6 +133,9 @@ std::vector<Machine*> machines();
 // a hundredfold. Call before the first machines().
 void shorten_cases();
 bool cases_are_short();
+// Kernels are chosen as for that GPU: CudaOptions::policy.
+void choose_kernels_for(std::string gpu);
+const std::string& kernels_chosen_for();
 // "op: variant" of every kernel that a backend says it has run, in order.
 std::vector<std::string> variants_run();
 
