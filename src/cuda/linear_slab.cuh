@@ -3,15 +3,13 @@
 // Shapes     x [T ≤ 4, K], K ≤ 4096 a multiple of 256   parts [out_i, K], slabs (out_i a multiple of 16) or
 //            plain floats   y [T, out_i] F32
 // Mapping    8 warps and one that requests. A slab is shared by up to 8 of them; K ≤ 2048: each has the same
-// item of 256 columns of
-//            every slab, so that its activations stay in registers; K ≤ 4096 and a slab a block: each has two
-//            items, one after the other. Partial sums meet in shared memory and are added in one order.
-//            Plain-float parts have blocks of their own at the end of the grid.
+//            item of 256 columns of every slab, so that its activations stay in registers; K ≤ 4096 and a
+//            slab a block: each has two items, one after the other. Partial sums meet in shared memory and
+//            are added in one order. Plain-float parts have blocks of their own at the end of the grid.
 // Memory     weights once, by bulk copies that start before the dependency wait; x and the gains by one bulk
 //            copy each, quantised by the warps that need them. Floor = weight bytes / bandwidth.
-// Limits     80 registers for T = 1: a block then has a third of a multiprocessor's, and its successor's
-// always
-//            find room beside it. More rows: launched four at a time. Longer rows:
+// Limits     80 registers for T = 1 and one format: a block then has a third of a multiprocessor's, and its
+//            successor's always find room beside it. More rows: launched four at a time. Longer rows:
 //            linear_slab_long.cuh.
 // Numbers    docs/perf/h200.md
 // Tested     tests/ops/linear.cpp and from_tapes.cpp against float64, rel. L2 < 6e-5 (16-bit activations).

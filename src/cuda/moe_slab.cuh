@@ -2,12 +2,12 @@
 // Computes   ops.h: MoeGlu and MoeDownAdd
 // Shapes     x [T ≤ 8, D]   gate and up [E, F, D] paired   down [E, D, F], shared down [D, Fs]
 //            D ≤ 4096, F, Fs multiples of 256
-// Mapping    gate/up: (row, expert, slab) triples spread over the grid. The first warp ranks the experts and
-//            requests their slabs; all multiply, as linear_slab.cuh. down: a block per (16 outputs, row), the
-//            items of 256 columns over all experts of the row spread over its warps; their weights are
+// Mapping    gate/up: (row, expert, slab) triples spread over the grid. The last warp ranks the experts and
+//            requests their slabs; eight multiply, as linear_slab.cuh. down: a block per (16 outputs, row),
+//            the items of 256 columns over all experts of the row spread over its warps; their weights are
 //            requested before the dependency wait, and the shared expert is done by then.
 // Memory     each used expert's weights once per row that uses it (rows that share one meet in L2).
-// Limits     E ≤ 256, K ≤ 16; 80 registers. gate/up triggers its successor after its own wait, so that the
+// Limits     E ≤ 256, K ≤ 16. gate/up triggers its successor after its own wait, so that the
 //            router's logits and x are settled when down starts.
 // Numbers    docs/perf/h200.md
 // Tested     tests/ops/moe.cpp and from_tapes.cpp against float64, rel. L2 < 6e-5 (16-bit activations).
