@@ -1,6 +1,7 @@
 #include "cuda/linear_slab.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "cuda/linear_slab_long.cuh"
 
@@ -133,15 +134,18 @@ bool launch_long(Lowering& l, SlabLinear p) {
 
 template <int kMask, int C>
 bool launch(Lowering& l, const SlabLinear& p) {
+    constexpr int kFormats = std::popcount(unsigned(kMask));
     if constexpr (kMask == kMaskAll && C == 8) {
         return false;  // a rare mixture: rows one by one
     } else {
         const int items = p.columns / kSlabColumns;
-        if constexpr (kMask !=
-                      (kMask4 | kMask5 | kMask6 | kMask8)) {  // four decoders and x do not fit registers
-            if (items <= kSlabWarps) return launch_short<kMask, C, false>(l, p);
-            if (items <= 2 * kSlabWarps && p.slabs <= l.device().sms && !p.denses)
-                return launch_short<kMask, C, true>(l, p);
+        const bool fits = items <= kSlabWarps,
+                   one = items <= 2 * kSlabWarps && p.slabs <= l.device().sms && !p.denses;
+        if constexpr (kFormats > 3 && C == 8) {
+            if (fits || one) return false;  // decoders and four rows do not fit the registers: one by one
+        } else {
+            if (fits) return launch_short<kMask, C, false>(l, p);
+            if (one) return launch_short<kMask, C, true>(l, p);
         }
         return launch_long<kMask, C>(l, p);
     }
