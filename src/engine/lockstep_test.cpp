@@ -3,6 +3,7 @@
 #include <cmath>
 #include <functional>
 
+#include "engine/test_backend.h"
 #include "engine/test_model.h"
 #include "ops/state_layout.h"
 
@@ -26,27 +27,15 @@ Signature signature(const Instr& instr) {
 }
 
 // The CPU, with one op computed wrongly: its weights are off by `error` of themselves, or become NaN.
-class FaultyBackend final : public Backend {
+class FaultyBackend final : public OverCpu {
   public:
     FaultyBackend(Signature wrong, float error) : wrong_(std::move(wrong)), error_(error) {}
-    const BackendInfo& info() const override { return inner_->info(); }
-    Result<Memory> allocate(int64_t bytes, MemoryKind kind) override { return inner_->allocate(bytes, kind); }
-    Result<std::vector<Weight>> place(const WeightGroup& group, ByteSource& source) override {
-        return inner_->place(group, source);
-    }
     Result<Compiled> compile(const Tape& tape) override {
         Tape copy = tape;
         for (Instr& i : copy.instrs())
             if (signature(i) == wrong_) spoil(i);
-        return inner_->compile(copy);
+        return cpu_->compile(copy);
     }
-    Result<Ticket> execute(const Compiled& compiled, std::span<const std::byte> step) override {
-        return inner_->execute(compiled, step);
-    }
-    Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) override {
-        return inner_->copy(to, from, after);
-    }
-    Result<bool> done(Ticket ticket, bool wait) override { return inner_->done(ticket, wait); }
 
   private:
     void spoil(Instr& instr) {
@@ -60,7 +49,6 @@ class FaultyBackend final : public Backend {
             });
         });
     }
-    std::unique_ptr<Backend> inner_ = make_cpu_backend({.threads = 1}).value();
     Signature wrong_;
     float error_;
     std::vector<std::unique_ptr<std::vector<float>>> owned_;
@@ -138,33 +126,23 @@ TEST(Lockstep, NamesTheOpThatIsWrong) {
 
 // The CPU, whose memory is changed behind its back after a tape whose last op is of one kind, in the step
 // that begins at token 64.
-class MeddlingBackend final : public Backend {
+class MeddlingBackend final : public OverCpu {
   public:
     using Meddle = std::function<void(const Instr& last, StepView step)>;
     MeddlingBackend(OpCode code, Meddle meddle) : code_(code), meddle_(std::move(meddle)) {}
-    const BackendInfo& info() const override { return inner_->info(); }
-    Result<Memory> allocate(int64_t bytes, MemoryKind kind) override { return inner_->allocate(bytes, kind); }
-    Result<std::vector<Weight>> place(const WeightGroup& group, ByteSource& source) override {
-        return inner_->place(group, source);
-    }
     Result<Compiled> compile(const Tape& tape) override {
         tapes_.push_back(tape);
-        return inner_->compile(tape);
+        return cpu_->compile(tape);
     }
     Result<Ticket> execute(const Compiled& compiled, std::span<const std::byte> step) override {
-        TRY(const Ticket ticket, inner_->execute(compiled, step));
+        TRY(const Ticket ticket, cpu_->execute(compiled, step));
         const Tape& tape = tapes_[size_t(compiled.id)];
         const Instr& last = tape.instrs().back();
         if (tape.step().rows()[0].index == 64 && last.code == code_) meddle_(last, tape.step());
         return ticket;
     }
-    Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) override {
-        return inner_->copy(to, from, after);
-    }
-    Result<bool> done(Ticket ticket, bool wait) override { return inner_->done(ticket, wait); }
 
   private:
-    std::unique_ptr<Backend> inner_ = make_cpu_backend({.threads = 1}).value();
     OpCode code_;
     Meddle meddle_;
     std::vector<Tape> tapes_;

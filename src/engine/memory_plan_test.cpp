@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/test_backend.h"
 #include "engine/test_model.h"
 
 namespace sparkinfer {
@@ -108,12 +109,11 @@ TEST(MemoryPlan, SaysWhenNoContextHelps) {
 }
 
 // Counts what it is asked for, and needs memory of its own as a device does.
-class CountingBackend final : public Backend {
+class CountingBackend final : public OverCpu {
   public:
-    const BackendInfo& info() const override { return inner_->info(); }
     Result<Memory> allocate(int64_t bytes, MemoryKind kind) override {
         taken[kind] += bytes;
-        return inner_->allocate(bytes, kind);
+        return cpu_->allocate(bytes, kind);
     }
     Result<std::vector<Weight>> place(const WeightGroup& group, ByteSource&) override {
         EXPECT_TRUE(taken.empty()) << "weights come before everything else";
@@ -121,7 +121,7 @@ class CountingBackend final : public Backend {
         return group.weights;
     }
     Result<MemoryNeed> plan(std::span<const WeightGroup> groups, std::span<const Tape> tapes) override {
-        TRY(MemoryNeed need, inner_->plan(groups, tapes));
+        TRY(MemoryNeed need, cpu_->plan(groups, tapes));
         need.weights = weights;
         need.available = available;
         for (const WeightGroup& group : groups) weights_planned += group.weights.size();
@@ -130,23 +130,12 @@ class CountingBackend final : public Backend {
                 if (i.code == OpCode::embed) rows.insert(i.embed.y.rows());
         return need;
     }
-    Result<Compiled> compile(const Tape& tape) override { return inner_->compile(tape); }
-    Result<Ticket> execute(const Compiled& c, std::span<const std::byte> step) override {
-        return inner_->execute(c, step);
-    }
-    Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) override {
-        return inner_->copy(to, from, after);
-    }
-    Result<bool> done(Ticket ticket, bool wait) override { return inner_->done(ticket, wait); }
 
     int64_t weights = 7 * kMiB, available = kGiB;
     std::map<MemoryKind, int64_t> taken;
     std::set<int32_t> rows;
     size_t weights_planned = 0;
     bool placed = false;
-
-  private:
-    std::unique_ptr<Backend> inner_ = make_cpu_backend({.threads = 1}).value();
 };
 
 Result<std::unique_ptr<LiveEngine>> open_on(Backend& backend, const EngineOptions& options,

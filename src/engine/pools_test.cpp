@@ -1,4 +1,5 @@
 // The parts below the scheduler: pools, pages, step images, weights.
+#include "engine/test_backend.h"
 #include "engine/test_model.h"
 
 namespace sparkinfer {
@@ -127,10 +128,8 @@ TEST(StepImage, ReadsBackWhatWasWritten) {
 }
 
 // Places each group at new addresses, as a device does, and counts.
-class MovingBackend final : public Backend {
+class MovingBackend final : public OverCpu {
   public:
-    const BackendInfo& info() const override { return inner_->info(); }
-    Result<Memory> allocate(int64_t bytes, MemoryKind kind) override { return inner_->allocate(bytes, kind); }
     Result<std::vector<Weight>> place(const WeightGroup& group, ByteSource& source) override {
         std::vector<Weight> placed = group.weights;
         for (Weight& w : placed) {
@@ -141,19 +140,8 @@ class MovingBackend final : public Backend {
         ++groups;
         return placed;
     }
-    Result<Compiled> compile(const Tape& tape) override { return inner_->compile(tape); }
-    Result<Ticket> execute(const Compiled& c, std::span<const std::byte> step) override {
-        return inner_->execute(c, step);
-    }
-    Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) override {
-        return inner_->copy(to, from, after);
-    }
-    Result<bool> done(Ticket ticket, bool wait) override { return inner_->done(ticket, wait); }
     std::vector<std::unique_ptr<std::vector<std::byte>>> copies;
     int groups = 0;
-
-  private:
-    std::unique_ptr<Backend> inner_ = make_cpu_backend({.threads = 1}).value();
 };
 
 // Risk: a tape keeps a host address, or a weight is placed again for every tape.

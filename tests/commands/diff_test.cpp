@@ -3,38 +3,28 @@
 #include <gtest/gtest.h>
 
 #include "cli/commands.h"
-#include "cpu/backend.h"
+#include "engine/test_backend.h"
 
 namespace sparkinfer {
 namespace {
 
 // The CPU, but the `wrong`-th linear_glu of a model normalises with an epsilon of 1.
-class WrongBackend final : public Backend {
+class WrongBackend final : public OverCpu {
   public:
     explicit WrongBackend(size_t wrong) : wrong_(wrong) {}
-    const BackendInfo& info() const override { return inner_->info(); }
-    Result<Memory> allocate(int64_t bytes, MemoryKind kind) override { return inner_->allocate(bytes, kind); }
     Result<std::vector<Weight>> place(const WeightGroup& group, ByteSource& source) override {
         if (group.op == OpCode::linear_glu) gates_.push_back(group.weights[1].data);
-        return inner_->place(group, source);
+        return cpu_->place(group, source);
     }
     Result<Compiled> compile(const Tape& tape) override {
         Tape spoilt = tape;
         for (Instr& i : spoilt.instrs())
             if (i.code == OpCode::linear_glu && i.linear_glu.gate.data == gates_.at(wrong_))
                 i.linear_glu.eps = 1;
-        return inner_->compile(spoilt);
+        return cpu_->compile(spoilt);
     }
-    Result<Ticket> execute(const Compiled& compiled, std::span<const std::byte> step) override {
-        return inner_->execute(compiled, step);
-    }
-    Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) override {
-        return inner_->copy(to, from, after);
-    }
-    Result<bool> done(Ticket ticket, bool wait) override { return inner_->done(ticket, wait); }
 
   private:
-    std::unique_ptr<Backend> inner_ = make_cpu_backend({.threads = 1}).value();
     size_t wrong_;
     std::vector<const void*> gates_;
 };
