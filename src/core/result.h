@@ -44,11 +44,12 @@ template <class... Args>
     return {ErrorKind::internal, fmt::format(format, std::forward<Args>(args)...)};
 }
 
-template <class T>
+// E: what failed, where one sentence is not enough to say it; it has a `message`.
+template <class T, class E = Error>
 class [[nodiscard]] Result {
   public:
-    Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT: implicit on purpose
-    Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT
+    Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit on purpose
+    Result(E error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT
     bool ok() const { return state_.index() == 0; }
     explicit operator bool() const { return ok(); }
     T& value() & { return get(); }
@@ -56,7 +57,7 @@ class [[nodiscard]] Result {
     T value() && { return std::move(get()); }
     T& operator*() { return get(); }
     T* operator->() { return &get(); }
-    const Error& error() const { return std::get<1>(state_); }
+    const E& error() const { return std::get<1>(state_); }
 
   private:
     T& get() {
@@ -66,20 +67,20 @@ class [[nodiscard]] Result {
         }
         return std::get<0>(state_);
     }
-    std::variant<T, Error> state_;
+    std::variant<T, E> state_;
 };
 
-template <>
-class [[nodiscard]] Result<void> {
+template <class E>
+class [[nodiscard]] Result<void, E> {
   public:
     Result() = default;
-    Result(Error error) : error_(std::move(error)) {}  // NOLINT
+    Result(E error) : error_(std::move(error)) {}  // NOLINT
     bool ok() const { return !error_; }
     explicit operator bool() const { return ok(); }
-    const Error& error() const { return *error_; }
+    const E& error() const { return *error_; }
 
   private:
-    std::optional<Error> error_;
+    std::optional<E> error_;
 };
 
 #define SPARKINFER_JOIN2(a, b) a##b

@@ -2,6 +2,8 @@
 // after the other.   (recall_model.h)
 // Risk: keys lost, doubled or taken from another page in long contexts; positions that lose their precision;
 // softmax over 100,000 keys; a cursor, a page table or a split count that goes wrong as a sequence grows.
+#include <unistd.h>
+
 #include <cmath>
 #include <filesystem>
 
@@ -12,9 +14,17 @@
 namespace sparkinfer::test {
 namespace {
 
-TEST(Recall, FollowsTheChain) {
-    const std::string path = (std::filesystem::path(testing::TempDir()) / "recall.gguf").string();
+// The model in a file of this process alone: test binaries run side by side, and a file that is written again
+// while another process has it mapped ends that process with a bus error.
+std::string recall_file() {
+    const auto folder = std::filesystem::path(testing::TempDir());
+    const std::string path = (folder / ("recall-" + std::to_string(::getpid()) + ".gguf")).string();
     write_recall_model(path);
+    return path;
+}
+
+TEST(Recall, FollowsTheChain) {
+    const std::string path = recall_file();
     for (const NamedBackend& b : whole_model_backends())
         for (const int length : recall_lengths()) {
             constexpr int kLinks = 48;
@@ -41,8 +51,7 @@ TEST(Recall, FollowsTheChain) {
 
 // Risk: the test above passes whatever the cache holds.
 TEST(Recall, ForgetsALinkThatIsNotThere) {
-    const std::string path = (std::filesystem::path(testing::TempDir()) / "recall.gguf").string();
-    write_recall_model(path);
+    const std::string path = recall_file();
     const NamedBackend b = whole_model_backends().front();
     RecallPrompt prompt = recall_prompt(1500, 20, 7);
     prompt.tokens[size_t(prompt.place[12]) + 1] = TokenId(kRecallNodes);  // a filler
