@@ -97,7 +97,7 @@ struct Usage {
     int32_t reasoning_tokens = 0;   // of the completion's
 };
 
-struct TokenLogprob {
+struct TextLogprob {
     TokenId id{};
     std::string bytes = {};                           // maybe no whole character
     std::optional<float> logprob = {};                // none: the first token of a prompt
@@ -126,7 +126,7 @@ struct AnswerEvent {
     int32_t call = 0;    // 0, 1, … in an answer
     std::string id = {};
     std::string text = {};
-    std::vector<TokenLogprob> logprobs = {};  // of the tokens whose text these events completed
+    std::vector<TextLogprob> logprobs = {};  // of the tokens whose text these events completed
     AnswerFinish finish = AnswerFinish::stop;
     std::string stop = {};  // the stop string that ended it; empty: an end token, or none
     Usage usage = {};
