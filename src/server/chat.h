@@ -75,6 +75,7 @@ struct ChatRequest {
     Thinking thinking = {};
     JsonObject template_kwargs = {};
     bool continue_final_message = false;  // the last message is an assistant's, to be gone on with
+    bool add_generation_prompt = true;    // else the prompt ends where the messages do
     std::string cache_salt = {};          // requests of different salts share no cache
     AnswerParams params = {};
 };
