@@ -69,7 +69,8 @@ export class Run {
             }
             node.stats.total_s = seconds_since(start);
             const count = node.stats.completion_tokens;
-            if (count > 1 && last > first) node.stats.tokens_per_s = (count - 1) / ((last - first) / 1000);
+            // Over a shorter time than this, or from a single piece, the rate would be that of the network.
+            if (count > 1 && last - first > 100) node.stats.tokens_per_s = (count - 1) / ((last - first) / 1000);
             this.changed(node, false);
         }
         if (node.reasoning && node.stats.think_s === undefined) node.stats.think_s = (last - first) / 1000;

@@ -13,7 +13,7 @@ export const kFields = [
     number("min_p", "Min p", 0, 1, "Drops tokens below this share of the likeliest."),
     integer("max_tokens", "Longest answer", 1, 10_000_000, "In tokens, reasoning included."),
     integer("seed", "Seed", 0, Number.MAX_SAFE_INTEGER, "The same seed gives the same answer."),
-    { name: "tools", label: "Tools", kind: "text", code: true, hint: "A JSON list of functions that the model may ask for. You give their results by hand.", check: check_tools },
+    { name: "tools", label: "Functions that the model may ask for", kind: "text", code: true, hint: "A JSON list of {name, description, parameters}. Nothing is run: you give the results by hand.", check: check_tools },
 ];
 
 export const kDefaults = { system: "", temperature: null, top_p: null, top_k: null, min_p: null, max_tokens: null, seed: null, tools: [], thinking: "auto" };
