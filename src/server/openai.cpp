@@ -41,6 +41,12 @@ ApiResult<void> answer_chat(Service& service, const ApiOptions& options, const H
     return {};
 }
 
+// Of several prompts the one at fault is named.
+ApiError which_prompt(ApiError error, size_t index, size_t prompts) {
+    if (prompts > 1 && error.param == "prompt") error.param = fmt::format("prompt[{}]", index);
+    return error;
+}
+
 ApiResult<void> answer_completion(Service& service, const ApiOptions& options, const HttpRequest& request,
                                   const std::shared_ptr<Responder>& responder) {
     TRY(const Json body, parse_body(request));
@@ -51,9 +57,10 @@ ApiResult<void> answer_completion(Service& service, const ApiOptions& options, c
     head.stream = call.stream;
     head.logprobs = first.params.logprobs >= 0;
     PumpOrder order = order_for(request, head.id, call.stream.stream, first.params.n);
-    for (const TextRequest& text : call.requests) {
-        TRY(std::shared_ptr<Prepared> prepared, service.prepare(text));
-        order.prepared.push_back(std::move(prepared));
+    for (size_t i = 0; i < call.requests.size(); ++i) {
+        ApiResult<std::shared_ptr<Prepared>> prepared = service.prepare(call.requests[i]);
+        if (!prepared.ok()) return which_prompt(prepared.error(), i, call.requests.size());
+        order.prepared.push_back(std::move(prepared).value());
     }
     std::unique_ptr<AnswerWriter> writer;
     if (call.stream.stream)

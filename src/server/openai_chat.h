@@ -21,8 +21,6 @@ ApiResult<ChatCall> parse_chat(const Json& body);
 
 // messages, tools, tool_choice …: what makes a prompt; also for /apply-template and /tokenize.
 ApiResult<void> parse_conversation(const Fields& body, ChatRequest* request);
-ApiResult<std::vector<ChatMessage>> parse_messages(const JsonArray& messages);
-ApiResult<std::vector<ToolSpec>> parse_tools(const Fields& body);
 
 // What all chunks of one answer have in common, and how it is told.
 struct ChatHead {

@@ -251,8 +251,6 @@ ApiResult<void> parse_limits(const Fields& body, AnswerParams* p) {
     return {};
 }
 
-}  // namespace
-
 ApiResult<std::vector<ChatMessage>> parse_messages(const JsonArray& messages) {
     if (messages.empty()) return bad_request("messages", "messages is empty, expected at least one message");
     std::vector<ChatMessage> out;
@@ -275,6 +273,8 @@ ApiResult<std::vector<ToolSpec>> parse_tools(const Fields& body) {
     }
     return out;
 }
+
+}  // namespace
 
 ApiResult<void> parse_conversation(const Fields& body, ChatRequest* r) {
     TRY(auto model, body.string("model"));
