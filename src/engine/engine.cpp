@@ -40,6 +40,20 @@ const char* finish_reason_name(FinishReason reason) {
     return "?";
 }
 
+const char* cache_miss_name(CacheMiss miss) {
+    switch (miss) {
+        case CacheMiss::none: return "none";
+        case CacheMiss::disabled: return "disabled";
+        case CacheMiss::refused: return "refused";
+        case CacheMiss::logprobs: return "logprobs";
+        case CacheMiss::empty: return "empty";
+        case CacheMiss::diverged: return "diverged";
+        case CacheMiss::no_checkpoint: return "no_checkpoint";
+        case CacheMiss::evicted: return "evicted";
+    }
+    return "?";
+}
+
 Result<std::unique_ptr<Engine>> Engine::open(const std::string& path, Backend& backend,
                                              const EngineOptions& options, const OpenObserver& observer) {
     TRY(std::unique_ptr<Checkpoint> checkpoint, open_checkpoint(path));
@@ -100,12 +114,18 @@ std::unique_ptr<Sequence> LiveEngine::new_sequence(Request request) {
     const int32_t room = options_.context - s->prompt;
     s->limit = request.max_tokens < 0 ? room : std::min(request.max_tokens, room);
     s->explicit_end = s->prompt;
+    s->admission.miss = CacheMiss::disabled;
+    ++counts_.requests;
     if (s->constraint) ask_mask(*s, std::nullopt, 0);
     return s;
 }
 
+Result<void> LiveEngine::check(const Request& request) const {
+    return check_request(request, options_, shape());
+}
+
 Result<RequestId> LiveEngine::submit(Request request) {
-    TRY_VOID(check_request(request, options_, shape()));
+    TRY_VOID(check(request));
     if (scheduler_->full())
         return out_of_resources("{} requests are waiting, which is the queue's limit", options_.queue);
     return scheduler_->add(new_sequence(std::move(request))).id;
@@ -114,6 +134,25 @@ Result<RequestId> LiveEngine::submit(Request request) {
 void LiveEngine::cancel(RequestId request) {
     Sequence* s = scheduler_->find(request);
     if (s) finish(*s, Event{request, {}, {}, FinishReason::cancelled, {}});
+}
+
+EngineStats LiveEngine::stats() const {
+    EngineStats s = counts_;
+    s.slots = options_.slots;
+    s.running = scheduler_->live();
+    s.waiting = scheduler_->waiting();
+    s.kv_pages = runner_->kv().pages();
+    s.kv_pages_used = s.kv_pages - runner_->kv().free();
+    s.preemptions = scheduler_->preemptions();
+    return s;
+}
+
+Result<void> LiveEngine::save_cache(const std::string&) {
+    return usage_error("the prefix cache is off: there is nothing to save");
+}
+
+Result<void> LiveEngine::load_cache(const std::string&) {
+    return usage_error("the prefix cache is off: there is nowhere to load to");
 }
 
 bool LiveEngine::idle() const {
@@ -131,6 +170,7 @@ Tape LiveEngine::record(int32_t rows, OutputKind kind) const {
 }
 
 void LiveEngine::finish(Sequence& s, Event event) {
+    ++counts_.finished[int(event.finish)];
     events_.push_back(std::move(event));
     if (tuning_.keep_finished && s.slot >= 0) finished_[s.id] = scheduler_->keep(s);
     if (!s.saves.empty()) saved_[s.id] = s.saves;

@@ -33,6 +33,10 @@ class LiveEngine final : public Engine {
     const ModelShape& shape() const override { return model_->shape(); }
     const EngineOptions& options() const override { return options_; }
     Result<RequestId> submit(Request request) override;
+    Result<void> check(const Request& request) const override;
+    EngineStats stats() const override;
+    Result<void> save_cache(const std::string& path) override;
+    Result<void> load_cache(const std::string& path) override;
     void cancel(RequestId request) override;
     bool idle() const override;
     Result<std::vector<Event>> step() override;
@@ -89,6 +93,7 @@ class LiveEngine final : public Engine {
     void relieve();
     void ask_mask(Sequence& sequence, std::optional<TokenId> advance, int32_t rollback);
     void finish(Sequence& sequence, Event event);
+    void announce();
     int32_t mixed_rows() const;
     std::unique_ptr<Sequence> new_sequence(Request request);
     Result<Sequence*> running(RequestId request);
@@ -109,6 +114,7 @@ class LiveEngine final : public Engine {
     double collected_at_ = 0;   // s; the newest collected step
     double prefill_row_s_ = 0;  // measured; 0: not yet
     std::vector<Event> events_;
+    EngineStats counts_;  // those that only grow, and of the last step
     struct Verified {
         RequestId request;
         std::vector<TokenId> tokens;  // that the rows fed

@@ -21,6 +21,12 @@ std::vector<RequestId> Scheduler::requests() const {
     return ids;
 }
 
+bool Scheduler::full() const {
+    int32_t fresh = 0;
+    for (RequestId id : waiting_) fresh += !find(id)->admitted;
+    return fresh >= limits_.queue;
+}
+
 Sequence& Scheduler::add(std::unique_ptr<Sequence> sequence) {
     const RequestId id = sequence->id;
     waiting_.push_back(id);
@@ -146,6 +152,7 @@ void Scheduler::admit() {
         s.explicit_end = int32_t(s.tokens.size());
         s.selects = s.generated();
         live_.push_back(s.id);
+        if (!std::exchange(s.admitted, true)) admitted_.push_back(s.id);
         CHECK(make_room(s, s.explicit_end - s.fed), "an admitted sequence has no room");
     }
 }

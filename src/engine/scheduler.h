@@ -32,8 +32,13 @@ class Scheduler {
   public:
     Scheduler(KvCache& kv, StatePool& states, const SchedulerLimits& limits);
 
-    bool full() const { return int32_t(waiting_.size()) >= limits_.queue; }
+    // Whether as many sequences wait as may; one that had to give way waits beside them.
+    bool full() const;
     bool empty() const { return sequences_.empty(); }
+    int32_t live() const { return int32_t(live_.size()); }
+    int32_t waiting() const { return int32_t(waiting_.size()); }
+    // Requests that have left the queue for the first time since the last call.
+    std::vector<RequestId> take_admitted() { return std::exchange(admitted_, {}); }
     int64_t preemptions() const { return preemptions_; }  // so far
     Sequence* find(RequestId id);
     const Sequence* find(RequestId id) const { return const_cast<Scheduler*>(this)->find(id); }
@@ -112,6 +117,7 @@ class Scheduler {
     std::map<RequestId, std::unique_ptr<Sequence>> sequences_;
     std::deque<RequestId> waiting_;
     std::vector<RequestId> live_;  // oldest first
+    std::vector<RequestId> admitted_;
     std::vector<int32_t> free_slots_;
     std::deque<Flight> flights_;  // oldest first
     std::vector<KvCache::Copy> copies_;

@@ -28,6 +28,8 @@ struct Sequence {
     std::vector<TokenId> stop_tokens;
     int32_t logprobs = -1;
     std::shared_ptr<Constraint> constraint;
+    Admission admission;    // what is to be told when it leaves the queue …
+    bool admitted = false;  // … for the first time
 
     std::vector<TokenId> tokens;  // the prompt and what was collected since
     int32_t prompt = 0;           // tokens before the first generated one

@@ -27,6 +27,7 @@ Result<std::vector<Event>> LiveEngine::step() {
 void LiveEngine::end_all() {
     for (RequestId id : scheduler_->requests()) {
         Sequence& s = *scheduler_->find(id);
+        ++counts_.finished[int(FinishReason::error)];
         for (SnapshotId save : s.saves) scheduler_->drop(save);
         scheduler_->remove(s);
     }
@@ -64,6 +65,7 @@ Result<void> LiveEngine::fill() {
             continue;
         }
         Flight flight = scheduler_->plan(mixed_rows());
+        announce();
         if (flight.segments.empty()) {
             if (!flights.empty() || scheduler_->empty()) break;
             relieve();
@@ -91,6 +93,18 @@ void LiveEngine::relieve() {
                         "free",
                         s.fed, runner_->kv().free(), runner_->kv().pages(), runner_->states().pool().free(),
                         runner_->states().pool().count())});
+}
+
+// Tells of the requests that have left the queue.
+void LiveEngine::announce() {
+    for (RequestId id : scheduler_->take_admitted()) {
+        const Sequence& s = *scheduler_->find(id);
+        counts_.prompt_tokens += s.prompt;
+        ++counts_.misses[int(s.admission.miss)];
+        Event event{id};
+        event.admission = s.admission;
+        events_.push_back(std::move(event));
+    }
 }
 
 // Prompt rows that fit beside decode rows into the time aimed at; at least a page, so that everybody moves
@@ -190,6 +204,10 @@ Result<void> LiveEngine::collect() {
     const Flight& flight = scheduler_->flights().front();
     // It began when it was queued, or when the one before it ended.
     const double began_at = std::max(flight.queued_at, std::exchange(collected_at_, now_s()));
+    ++counts_.steps;
+    counts_.last_step_ms = (collected_at_ - began_at) * 1e3;
+    counts_.last_prompt_rows = flight.prefill_rows;
+    counts_.last_decode_rows = flight.image.rows() - flight.prefill_rows;
     if (flight.prefill_rows >= kPageTokens) prefill_row_s_ = (collected_at_ - began_at) / flight.image.rows();
     for (const FlightSegment& segment : flight.segments)
         deliver(segment, segment.output >= 0 ? &chosen[size_t(segment.output)] : nullptr);
@@ -228,6 +246,7 @@ void LiveEngine::deliver(const FlightSegment& segment, const Selected* chosen) {
     }
     const auto token = TokenId(chosen->token);
     s->tokens.push_back(token);
+    ++counts_.generated_tokens;
     event.token = token;
     if (s->logprobs >= 0) {
         TokenLogprobs& l = event.logprobs.emplace();
