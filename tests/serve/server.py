@@ -6,12 +6,25 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "release"
 START_S = 120  # a busy machine reads a vocabulary of 248,320 slowly
+
+
+def tiny_model(variant="llama"):
+    """A tiny random model (vocabulary 512, context 1024) with a plain chat template; written on first use."""
+    path = ROOT / ".cache" / "serve" / f"tiny-{variant}.gguf"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        subprocess.run([sys.executable, str(ROOT / "tools" / "make_tiny_model.py"), variant, "--gguf", str(partial)],
+                       check=True, capture_output=True)
+        partial.rename(path)
+    return path
 
 
 def free_port():
@@ -105,15 +118,18 @@ class Server:
 
 
 class ScriptedServer(Server):
-    """scripted_serve: the product's serve with a model that says what `script` has. `clean` after stop()."""
+    """scripted_serve: the product's serve with a model that says what `script` has. `model` is a path, or a family of
+    agent_model.py."""
 
-    def __init__(self, script, family, folder, options=(), port=None):
-        import agent_model
-
+    def __init__(self, script, model, folder, options=(), port=None):
         folder = Path(folder)
+        if model in ("qwen35", "qwen3"):
+            import agent_model
+
+            model = agent_model.made(model)
         self.script, self.report = folder / "script.json", folder / "report.jsonl"
         self.script.write_text(json.dumps(script))
-        super().__init__([BUILD / "scripted_serve", self.script, self.report], agent_model.made(family), options,
+        super().__init__([BUILD / "scripted_serve", self.script, self.report], model, options,
                          folder / "server.log", port)
 
     def events(self):
