@@ -22,8 +22,7 @@ pip_agent() { # NAME PACKAGE VERSION
     [ ! -e "$stamp" ] || return 0
     rm -rf "$folder"
     local start=$SECONDS
-    python3 -m venv "$folder"
-    "$folder/bin/pip" install --quiet --disable-pip-version-check "$2==$3" >&2
+    tools/proof/venv.sh "$folder" "$2==$3"
     touch "$stamp"
     echo "$2==$3: $(du -sm "$folder" | cut -f1) MB in $((SECONDS - start)) s"
 }
