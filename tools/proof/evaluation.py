@@ -11,7 +11,7 @@ from pathlib import Path
 
 from server import BUILD, ROOT, Server
 
-PACKAGES = ("lm-eval[api]==0.4.13",)
+PACKAGES = ("lm-eval[api]==0.4.13", "transformers==5.24.0")
 ENVIRONMENT = ROOT / "build" / "proof" / "lm-eval"
 MODEL = ROOT / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 TASK = ROOT / "tools" / "proof" / "lm_eval"
