@@ -2,7 +2,7 @@
 # setup.sh — what a fresh Debian 12+ or Ubuntu 24.04+ machine needs, installed only where it is missing.
 # Usage: tools/setup.sh run|test|check     each level includes the one before it
 #   run    compiler, CMake, libraries, cargo, the pinned Python environment .venv
-#   test   + GoogleTest              check   + clang 19: sanitizers, clang-tidy, clang-format
+#   test   + GoogleTest              check   + clang 19: sanitizers, clang-tidy, clang-format; npm, HAProxy
 # Looks before it acts: with everything in place it calls neither apt nor pip and is silent (~0.1 s).
 set -eu
 cd "$(dirname "$0")/.."
@@ -55,6 +55,8 @@ find_missing() {
     need_command clang-format-19 clang-format-19
     need_command llvm-symbolizer-19 llvm-19    # names in the sanitizers' stack traces
     need_library libclang-rt-19-dev
+    need_command npm npm                       # coding agents, for tests/agents
+    PATH="$PATH:/usr/sbin" need_command haproxy haproxy
 }
 
 # How to become root: sets $root, or says what to run by hand and fails.
