@@ -168,8 +168,8 @@ class AnswerGrammarTest : public testing::TestWithParam<Setting> {
         for (int seed = 0; seed < seeds; ++seed) {
             GrammarMatcher matcher = compile();
             Walk walk = Walker(*tokenizer_, static_cast<uint32_t>(seed), hints).run(matcher, steps);
+            EXPECT_EQ(walk.broken, "") << walk.text;
             if (!walk.ended) continue;
-            EXPECT_TRUE(matcher.accepting());
             texts.push_back(std::move(walk.text));
         }
         return texts;
@@ -355,7 +355,7 @@ TEST_P(AnswerGrammarTest, ErrorsNameTheToolAndThePlace) {
     shape_.strict = true;
     EXPECT_NE(error().find("/properties/a/items/$ref"), std::string::npos) << error();
     shape_.schema = json(
-        R"({"properties": {"a": {"allOf": [{"type": "string"}, {"type": "null"}]}}, "required": ["a"]})");
+        R"({"type": "object", "properties": {"a": {"allOf": [{"type": "string"}, {"type": "null"}]}}, "required": ["a"]})");
     EXPECT_NE(error().find("/properties/a"), std::string::npos) << error();
     shape_.content = Content::regex;
     shape_.pattern = "(a";
