@@ -225,7 +225,8 @@ ApiResult<void> Parser::params(const Fields& body) {
 }
 
 ApiResult<void> Parser::body(const Fields& body) {
-    TRY(out.chat.model, body.required_string("model"));
+    TRY(const auto model, body.string("model"));
+    out.chat.model = model.value_or("");
     TRY(const auto stream, body.boolean("stream"));
     out.stream = stream.value_or(false);
     TRY_VOID(system(body));

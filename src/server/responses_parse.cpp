@@ -341,7 +341,8 @@ void Parser::echo(const Fields& body) {
 }
 
 ApiResult<void> Parser::body(const Fields& body) {
-    TRY(out.chat.model, body.required_string("model"));
+    TRY(const auto model, body.string("model"));
+    out.chat.model = model.value_or("");
     TRY_VOID(refused(body));
     TRY(const auto stream, body.boolean("stream"));
     TRY(const auto store, body.boolean("store"));
