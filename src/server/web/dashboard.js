@@ -122,7 +122,7 @@ class Dashboard {
     }
 
     show_tiles(data) {
-        const { requests = {}, tokens_per_s = {}, cache = {} } = data;
+        const requests = data.requests ?? {}, tokens_per_s = data.tokens_per_s ?? {}, cache = data.cache ?? {};
         at("now-generated").textContent = shown(tokens_per_s.generated, rate);
         at("now-prompt").textContent = shown(tokens_per_s.prompt, rate);
         at("now-running").textContent = shown(requests.running, format_count);
@@ -140,9 +140,9 @@ class Dashboard {
         at("memory").replaceChildren(...(rows.length ? rows : [nothing("No figures yet.")]));
     }
 
-    show_cache({ hit_tokens, query_tokens, misses = {} }) {
+    show_cache({ hit_tokens, query_tokens, misses }) {
         const rows = [meter("Tokens from cache", hit_tokens, query_tokens, percent(hit_tokens ?? 0, query_tokens ?? 0), format_count)];
-        const reasons = Object.entries(misses).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
+        const reasons = Object.entries(misses ?? {}).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
         const most = Math.max(1, ...reasons.map(([, n]) => n));
         rows.push(h("h3", {}, "Misses by reason"));
         if (!reasons.length) rows.push(nothing("None."));
