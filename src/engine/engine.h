@@ -33,6 +33,14 @@ struct EngineOptions {
     int32_t state_slots = 0;  // recurrent states in all; 0: what `slots` sequences need
     int32_t queue = 1024;     // most requests waiting
     int32_t top_logprobs = kMaxTopLogprobs;
+    // Beginnings of requests are kept: KV pages in what live sequences leave free of kv_tokens, and recurrent
+    // states beside those of live sequences. A later request that begins the same computes only the rest.
+    bool prefix_cache = false;
+    int64_t checkpoint_bytes = 0;  // device memory for recurrent states kept; 0: eight a slot
+    int64_t host_cache_bytes = 0;  // host memory for what the device has no more room for; 0: none
+    // Bit for bit the same whatever the neighbours and the cache, on every backend: prompt rows in steps of
+    // their own, cut at multiples of `chunk`, and nothing kept that was made by rows of other steps.
+    bool deterministic = false;
 };
 
 // How tokens are chosen; the defaults are neutral (greedy is temperature 0). Ranges are checked by submit().
@@ -65,11 +73,41 @@ struct Request {
     int32_t max_tokens = -1;           // -1: to an end token or the end of the context
     SamplingParams sampling = {};
     std::vector<TokenId> stop_tokens = {};  // end tokens; ≤ kMaxStopIds
-    int32_t logprobs = -1;  // -1: none; n ≥ 0: each token's log-probability and n alternatives
+    int32_t min_tokens = 0;                 // no stop token is chosen before so many tokens
+    int32_t logprobs = -1;         // -1: none; n ≥ 0: each token's log-probability and n alternatives
+    int32_t prompt_logprobs = -1;  // the same for the prompt's tokens but the first
     std::shared_ptr<Constraint> constraint = nullptr;
+
+    bool cache = true;  // whether kept beginnings are used, and this request's kept
+    // Lengths of the prompt at which later requests are likely to branch off, ascending; rounded down to
+    // whole pages.
+    std::vector<int32_t> checkpoints = {};
+    std::string cache_salt = {};  // requests of different salts share nothing
+};
+
+// Why the prompt behind the cached tokens was not found.
+enum class CacheMiss {
+    none,           // what was kept ends there
+    disabled,       // the engine keeps nothing
+    refused,        // the request wants none
+    logprobs,       // log-probabilities of the prompt need all of its rows
+    empty,          // nothing is kept under this salt
+    diverged,       // what is kept goes on differently
+    no_checkpoint,  // the same tokens are kept, but no recurrent state close enough behind them
+    evicted,        // it was kept and had to give way
+};
+constexpr int kCacheMisses = 8;
+const char* cache_miss_name(CacheMiss miss);  // "none", "disabled", …
+
+// How a request left the queue.
+struct Admission {
+    int32_t cached_tokens = 0;  // of the prompt's: not computed again
+    CacheMiss miss = CacheMiss::none;
+    std::string detail = {};  // one sentence: the nearest kept sequence and where it diverged; no ids
 };
 
 enum class FinishReason { none, stop, length, cancelled, error };
+constexpr int kFinishReasons = 5;
 const char* finish_reason_name(FinishReason reason);  // "stop", "length", …
 
 struct TokenLogprobs {
@@ -77,18 +115,48 @@ struct TokenLogprobs {
     std::vector<std::pair<TokenId, float>> top;  // best first
 };
 
-// One thing that happened to one request in a step. An event has a token, or a finish, or both (limit
-// reached); the end token itself is not reported.
+// One thing that happened to one request in a step. First comes its admission (unless it ends in the queue),
+// then, if asked for, the log-probabilities of its prompt in one or more pieces. Any other event has a token,
+// or a finish, or both (limit reached); the end token itself is not reported. The last one has the finish.
 struct Event {
     RequestId request;
-    std::optional<TokenId> token;
-    std::optional<TokenLogprobs> logprobs;
+    std::optional<TokenId> token = std::nullopt;
+    std::optional<TokenLogprobs> logprobs = std::nullopt;
     FinishReason finish = FinishReason::none;
-    std::string error;  // finish == error
+    std::string error = {};  // finish == error
+    std::optional<Admission> admission = std::nullopt;
+    std::vector<TokenLogprobs> prompt_logprobs = {};  // of the next tokens of the prompt
 };
 
 struct PrefillProgress {
     int32_t done = 0, total = 0;
+};
+
+// What the engine is doing and has done. Counts without "now" grow from its opening on.
+struct EngineStats {
+    int32_t slots = 0, running = 0, waiting = 0;  // now
+    int32_t page_tokens = kPageTokens;
+    int64_t kv_page_bytes = 0;
+    int32_t kv_pages = 0;         // in all
+    int32_t kv_pages_used = 0;    // now, by live sequences or the cache
+    int32_t kv_pages_cached = 0;  // now, by the cache, maybe by live sequences too
+    int32_t checkpoints = 0;      // recurrent states kept on the device now
+    int64_t checkpoint_bytes = 0, checkpoint_budget = 0;
+    int32_t host_entries = 0;  // pages and states in host memory now
+    int64_t host_bytes = 0, host_budget = 0;
+
+    int64_t requests = 0;                   // submitted
+    int64_t finished[kFinishReasons] = {};  // by FinishReason
+    int64_t preemptions = 0;
+    int64_t prompt_tokens = 0;  // of admitted requests
+    int64_t generated_tokens = 0;
+    int64_t cache_query_tokens = 0, cache_hit_tokens = 0;  // looked up, not computed again
+    int64_t restores = 0, host_restores = 0;  // requests that began at a kept point; those with host copies
+    int64_t evictions = 0;                    // pages and states that gave way, to the host or for good
+    int64_t misses[kCacheMisses] = {};        // admissions by CacheMiss
+    int64_t steps = 0;
+    double last_step_ms = 0;
+    int32_t last_prompt_rows = 0, last_decode_rows = 0;
 };
 
 // A rating of given tokens, for perplexity and evaluation.
@@ -121,6 +189,8 @@ class Engine {
     // Queues a request. Errors: parameters out of range, an empty prompt, ids outside the vocabulary, a
     // prompt that leaves no room in the context, a full queue.
     virtual Result<RequestId> submit(Request request) = 0;
+    // What submit() would refuse by its parameters; the queue's limit apart. Threads: any.
+    virtual Result<void> check(const Request& request) const = 0;
     // Ends a request wherever it is; what it held is free after the current step. Unknown ids are ignored.
     virtual void cancel(RequestId request) = 0;
     virtual bool idle() const = 0;
@@ -128,6 +198,13 @@ class Engine {
     // every live request has been ended with it.
     virtual Result<std::vector<Event>> step() = 0;
     virtual PrefillProgress prefill_progress(RequestId request) const = 0;
+
+    virtual EngineStats stats() const = 0;
+
+    // Writes what the prefix cache holds to a file, which is whole or not there at all. Waits for the device.
+    virtual Result<void> save_cache(const std::string& path) = 0;
+    // Adds what such a file holds. Errors: another model's file, a damaged one; nothing has changed then.
+    virtual Result<void> load_cache(const std::string& path) = 0;
 
     // Runs tokens as one fresh sequence and hands out logits. REQUIRES: idle().
     virtual Result<void> score(const ScoreRequest& request) = 0;

@@ -26,6 +26,7 @@ Result<RequestId> LiveEngine::fork(RequestId request) {
     auto twin = std::make_unique<Sequence>(*s);
     twin->id = RequestId(next_request_++);
     twin->slot = -1;
+    twin->admitted = false;
     twin->pages.clear();
     twin->state = -1;
     twin->saves.clear();

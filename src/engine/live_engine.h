@@ -18,6 +18,7 @@ struct EngineTuning {
     std::optional<bool> pad_to_bucket = std::nullopt;  // as RunnerPlan; none: what the backend asks for
     std::optional<int32_t> fast_rows = std::nullopt;   // of SchedulerLimits; none: the backend's
     bool keep_finished = false;                        // keep a snapshot of each sequence as it ends
+    std::function<double()> clock = {};                // seconds; empty: the steady clock
 };
 
 class LiveEngine final : public Engine {
@@ -33,6 +34,10 @@ class LiveEngine final : public Engine {
     const ModelShape& shape() const override { return model_->shape(); }
     const EngineOptions& options() const override { return options_; }
     Result<RequestId> submit(Request request) override;
+    Result<void> check(const Request& request) const override;
+    EngineStats stats() const override;
+    Result<void> save_cache(const std::string& path) override;
+    Result<void> load_cache(const std::string& path) override;
     void cancel(RequestId request) override;
     bool idle() const override;
     Result<std::vector<Event>> step() override;
@@ -89,7 +94,11 @@ class LiveEngine final : public Engine {
     void relieve();
     void ask_mask(Sequence& sequence, std::optional<TokenId> advance, int32_t rollback);
     void finish(Sequence& sequence, Event event);
+    void announce();
     int32_t mixed_rows() const;
+    double now() const;
+    void make_cache(int32_t checkpoints);
+    std::vector<int32_t> points_of(const Request& request) const;
     std::unique_ptr<Sequence> new_sequence(Request request);
     Result<Sequence*> running(RequestId request);
     using RowBlock = std::function<Result<void>(Ticket ticket, int32_t first, int32_t rows)>;
@@ -103,12 +112,14 @@ class LiveEngine final : public Engine {
     EngineOptions options_;
     EngineTuning tuning_;
     std::unique_ptr<Runner> runner_;
+    std::unique_ptr<PrefixCache> cache_;  // null: off
     std::unique_ptr<Scheduler> scheduler_;
     int32_t depth_ = 1;
     int64_t next_request_ = 1, launched_ = 0;
     double collected_at_ = 0;   // s; the newest collected step
     double prefill_row_s_ = 0;  // measured; 0: not yet
     std::vector<Event> events_;
+    EngineStats counts_;  // those that only grow, and of the last step
     struct Verified {
         RequestId request;
         std::vector<TokenId> tokens;  // that the rows fed

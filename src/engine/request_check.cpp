@@ -3,12 +3,15 @@
 #include <cmath>
 
 #include "engine/kv_cache.h"
+#include "engine/state_pool.h"
 
 namespace sparkinfer {
 namespace {
 
 constexpr int32_t kMaxSlots = 1024;
 constexpr int32_t kMaxChunk = 8192;
+constexpr int64_t kCheckpointsPerSlot = 8;
+constexpr int64_t kMaxSalt = 1024;  // bytes
 
 struct Range {
     const char* name;
@@ -72,7 +75,14 @@ Result<void> check_request(const Request& r, const EngineOptions& options, const
     TRY_VOID(check_sampling(r.sampling, shape.vocab));
     TRY_VOID(check_count("the number of stop_tokens", int64_t(r.stop_tokens.size()), 0, kMaxStopIds));
     TRY_VOID(check_tokens(r.stop_tokens, "stop token", shape.vocab));
-    return check_count("logprobs", r.logprobs, -1, options.top_logprobs);
+    TRY_VOID(check_count("min_tokens", r.min_tokens, 0, INT32_MAX));
+    TRY_VOID(check_count("logprobs", r.logprobs, -1, options.top_logprobs));
+    TRY_VOID(check_count("prompt_logprobs", r.prompt_logprobs, -1, options.top_logprobs));
+    TRY_VOID(check_count("the length of cache_salt", int64_t(r.cache_salt.size()), 0, kMaxSalt));
+    for (size_t i = 0; i < r.checkpoints.size(); ++i)
+        TRY_VOID(check_count("a checkpoint", r.checkpoints[i], i == 0 ? 0 : r.checkpoints[i - 1],
+                             int64_t(r.prompt.size())));
+    return {};
 }
 
 Result<EngineOptions> resolve_options(EngineOptions o, const ModelShape& shape, int32_t pipeline) {
@@ -92,8 +102,23 @@ Result<EngineOptions> resolve_options(EngineOptions o, const ModelShape& shape, 
         o.state_slots = 0;
     }
     TRY_VOID(check_count("queue", o.queue, 1, INT32_MAX));
+    TRY_VOID(check_count("checkpoint_bytes", o.checkpoint_bytes, 0, INT64_MAX));
+    TRY_VOID(check_count("host_cache_bytes", o.host_cache_bytes, 0, INT64_MAX));
     TRY_VOID(check_count("top_logprobs", o.top_logprobs, 0, kMaxTopLogprobs));
     return o;
+}
+
+Result<int32_t> checkpoint_slots(EngineOptions& o, const ModelShape& shape, const BackendInfo& backend) {
+    if (!o.prefix_cache || shape.state.empty()) {
+        o.checkpoint_bytes = 0;
+        return 0;
+    }
+    const int64_t each = StatePool::slot_bytes(shape.state, backend.state_type);
+    if (o.checkpoint_bytes == 0) o.checkpoint_bytes = kCheckpointsPerSlot * o.slots * each;
+    const int64_t count = o.checkpoint_bytes / each;
+    TRY_VOID(check_count("the number of recurrent states in checkpoint_bytes", count, 1,
+                         INT32_MAX - int64_t(o.state_slots)));
+    return int32_t(count);
 }
 
 }  // namespace sparkinfer

@@ -75,6 +75,7 @@ struct ChatRequest {
     Thinking thinking = {};
     JsonObject template_kwargs = {};
     bool continue_final_message = false;  // the last message is an assistant's, to be gone on with
+    bool add_generation_prompt = true;    // else the prompt ends where the messages do
     std::string cache_salt = {};          // requests of different salts share no cache
     AnswerParams params = {};
 };
@@ -97,7 +98,7 @@ struct Usage {
     int32_t reasoning_tokens = 0;   // of the completion's
 };
 
-struct TokenLogprob {
+struct TextLogprob {
     TokenId id{};
     std::string bytes = {};                           // maybe no whole character
     std::optional<float> logprob = {};                // none: the first token of a prompt
@@ -126,7 +127,7 @@ struct AnswerEvent {
     int32_t call = 0;    // 0, 1, … in an answer
     std::string id = {};
     std::string text = {};
-    std::vector<TokenLogprob> logprobs = {};  // of the tokens whose text these events completed
+    std::vector<TextLogprob> logprobs = {};  // of the tokens whose text these events completed
     AnswerFinish finish = AnswerFinish::stop;
     std::string stop = {};  // the stop string that ended it; empty: an end token, or none
     Usage usage = {};

@@ -17,9 +17,8 @@ struct HttpRequest {
     std::string query;                                         // as it came, without '?'
     std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
     std::string body;
-    std::string id;  // the client's x-request-id where it is well-formed, else made
-    std::string
-        key;  // which API key was shown: a label that tells nothing about it; empty: none was asked for
+    std::string id;   // the client's x-request-id where it is well-formed, else made
+    std::string key;  // which API key was shown: a label that tells nothing about it; empty: none was shown
 
     // Empty when it is missing.
     std::string_view header(std::string_view name) const;
@@ -49,6 +48,9 @@ struct Route {
     std::string path;  // exact; "{name}" as a whole segment matches anything but '/'
     enum class Access { key, open } access = Access::key;
     Handler handler;
+    // Answers at once and waits for nothing: it runs on an I/O thread, also while the workers are all busy,
+    // the model is loading or the server drains.
+    bool light = false;
 };
 
 }  // namespace sparkinfer
