@@ -44,7 +44,7 @@ find_missing() {
     python3 -c 'import venv, ensurepip' 2>/dev/null || need python3-venv
     [ -e /etc/ssl/certs/ca-certificates.crt ] || need ca-certificates
     boost_installed || need "$(boost_packages)"
-    for p in libfmt-dev libcli11-dev; do need_library $p; done
+    for p in libfmt-dev libcli11-dev libssl-dev; do need_library $p; done
     [ "$level" = run ] && return
     need_library libgtest-dev
     [ "$level" = test ] && return
@@ -115,7 +115,7 @@ if have dpkg-query && have apt-get; then
     [ $cargo_ok = yes ] || exit 1
     [ -z "$missing" ] || install_missing
 elif ! have c++ || ! have cmake || ! have ninja; then
-    say "this is no Debian or Ubuntu system. Needed: a C++20 compiler, cmake >= 3.25, ninja, Boost >= 1.81 with JSON, fmt, CLI11"
+    say "this is no Debian or Ubuntu system. Needed: a C++20 compiler, cmake >= 3.25, ninja, Boost >= 1.81 with JSON, OpenSSL >= 3.0, fmt, CLI11"
     exit 1
 fi
 [ $cargo_ok = yes ] || exit 1
