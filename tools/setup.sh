@@ -2,7 +2,7 @@
 # setup.sh — what a fresh Debian 12+ or Ubuntu 24.04+ machine needs, installed only where it is missing.
 # Usage: tools/setup.sh run|test|check     each level includes the one before it
 #   run    compiler, CMake, libraries, cargo, the pinned Python environment .venv
-#   test   + GoogleTest              check   + clang 19: sanitizers, clang-tidy, clang-format
+#   test   + GoogleTest              check   + clang 19: sanitizers, clang-tidy, clang-format; npm, HAProxy
 # Looks before it acts: with everything in place it calls neither apt nor pip and is silent (~0.1 s).
 set -eu
 cd "$(dirname "$0")/.."
@@ -44,7 +44,7 @@ find_missing() {
     python3 -c 'import venv, ensurepip' 2>/dev/null || need python3-venv
     [ -e /etc/ssl/certs/ca-certificates.crt ] || need ca-certificates
     boost_installed || need "$(boost_packages)"
-    for p in libfmt-dev libcli11-dev; do need_library $p; done
+    for p in libfmt-dev libcli11-dev libssl-dev; do need_library $p; done
     [ "$level" = run ] && return
     need_library libgtest-dev
     [ "$level" = test ] && return
@@ -55,6 +55,8 @@ find_missing() {
     need_command clang-format-19 clang-format-19
     need_command llvm-symbolizer-19 llvm-19    # names in the sanitizers' stack traces
     need_library libclang-rt-19-dev
+    need_command npm npm                       # coding agents, for tests/agents
+    PATH="$PATH:/usr/sbin" need_command haproxy haproxy
 }
 
 # How to become root: sets $root, or says what to run by hand and fails.
@@ -113,7 +115,7 @@ if have dpkg-query && have apt-get; then
     [ $cargo_ok = yes ] || exit 1
     [ -z "$missing" ] || install_missing
 elif ! have c++ || ! have cmake || ! have ninja; then
-    say "this is no Debian or Ubuntu system. Needed: a C++20 compiler, cmake >= 3.25, ninja, Boost >= 1.81 with JSON, fmt, CLI11"
+    say "this is no Debian or Ubuntu system. Needed: a C++20 compiler, cmake >= 3.25, ninja, Boost >= 1.81 with JSON, OpenSSL >= 3.0, fmt, CLI11"
     exit 1
 fi
 [ $cargo_ok = yes ] || exit 1

@@ -134,14 +134,14 @@ class Dashboard {
 
     show_memory({ kv, checkpoints }) {
         const rows = [];
-        if (kv) rows.push(meter("Keys and values", kv.used, kv.total, ""));
+        if (kv) rows.push(meter("Keys and values", kv.used, kv.total, "", format_bytes, true));
         if (checkpoints) rows.push(meter("Checkpoints", checkpoints.bytes, checkpoints.budget, `${shown(checkpoints.count, format_count)} states`));
         if (checkpoints?.host) rows.push(meter("Checkpoints, host memory", checkpoints.host.bytes, checkpoints.host.budget, `${shown(checkpoints.host.count, format_count)} states`));
         at("memory").replaceChildren(...(rows.length ? rows : [nothing("No figures yet.")]));
     }
 
     show_cache({ hit_tokens, query_tokens, misses = {} }) {
-        const rows = [meter("Tokens from cache", hit_tokens, query_tokens, percent(hit_tokens ?? 0, query_tokens ?? 0), format_count, false)];
+        const rows = [meter("Tokens from cache", hit_tokens, query_tokens, percent(hit_tokens ?? 0, query_tokens ?? 0), format_count)];
         const reasons = Object.entries(misses).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
         const most = Math.max(1, ...reasons.map(([, n]) => n));
         rows.push(h("h3", {}, "Misses by reason"));
@@ -181,9 +181,10 @@ function bar(share, kind) {
     return h("span", { class: "track" }, fill);
 }
 
-function meter(name, used, total, note, format = format_bytes, warns = true) {
+function meter(name, used, total, note, format = format_bytes, warns = false) {
     const share = total > 0 ? used / total : 0;
     const figures = `${shown(used, format)} of ${shown(total, format)}`;
+    // Caches are full when all is well; too little room for keys and values makes requests wait.
     const track = bar(share, warns && share > 0.9 ? "full" : "memory");
     for (const [k, v] of Object.entries({ role: "meter", "aria-label": name, "aria-valuemin": 0, "aria-valuemax": total ?? 0, "aria-valuenow": used ?? 0, "aria-valuetext": figures })) track.setAttribute(k, v);
     return h("div", { class: "memory-row" }, h("span", {}, name), h("span", { class: "figures" }, figures, note ? h("span", { class: "hint" }, ` · ${note}`) : null), track);
@@ -211,7 +212,7 @@ function waterfall_row(r, offset, span, total) {
 }
 
 function clock(time) {
-    return number(time) === null ? "–" : new Date(time * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+    return number(time) === null ? "–" : new Date(time * 1000).toLocaleTimeString("en-GB");
 }
 
 function uptime(s) {
