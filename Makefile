@@ -15,7 +15,7 @@ export PROMPT_TEXT := $(value PROMPT)
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build cuda run run-cpu run-cuda serve serve-cpu serve-cuda configure-cuda test test-gpu check lint fmt goldens explain bench clean model
+.PHONY: help setup build cuda run run-cpu run-cuda serve serve-cpu serve-cuda configure-cuda test test-gpu check proof lint fmt goldens explain bench clean model
 .NOTPARALLEL:
 
 help:  ## this list
@@ -73,6 +73,13 @@ test-gpu: model  ## every test of the GPU: builds build/cuda/gpu_test and runs i
 check:  ## all that .ci/run wants: format, include rule, tests, sanitizers, clang-tidy on recent changes
 	@tools/setup.sh check
 	@python3 tools/ci.py check
+
+proof: setup model  ## real clients, proxies, attacks and loads against the server, written to docs/proof.md: make proof ONLY="codex soak"
+	@tools/setup.sh check
+	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || { echo "make proof needs nginx: apt-get install nginx-light" >&2; exit 2; }
+	@$(MAKE) --no-print-directory build/release/build.ninja
+	@cmake --build --preset release --target sparkinfer scripted_serve serve_cases_test engine_test >&2
+	@$(PYTHON) tools/proof/proof.py $(ONLY:%=--only %)
 
 lint:  ## clang-tidy on the whole tree
 	@tools/setup.sh check

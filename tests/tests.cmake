@@ -17,6 +17,17 @@ target_link_libraries(command_cases_test PRIVATE si_cli si_cpu gtest gtest_main)
 target_compile_definitions(command_cases_test PRIVATE SPARKINFER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 gtest_discover_tests(command_cases_test DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 600)
 
+# The server with a model that says what a script has, for tests of clients.
+add_library(si_scripted STATIC tests/serve/script.cpp tests/serve/scripted_backend.cpp)
+target_include_directories(si_scripted PUBLIC tests/serve)
+target_link_libraries(si_scripted PUBLIC si_cli si_cpu)
+add_executable(serve_cases_test tests/serve/scripted_backend_test.cpp)
+target_link_libraries(serve_cases_test PRIVATE si_scripted gtest gtest_main)
+target_compile_definitions(serve_cases_test PRIVATE SPARKINFER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+gtest_discover_tests(serve_cases_test DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 600)
+add_executable(scripted_serve tests/serve/scripted_serve.cpp)
+target_link_libraries(scripted_serve PRIVATE si_scripted)
+
 if(SPARKINFER_CUDA)
   file(GLOB gpu_cases CONFIGURE_DEPENDS tests/gpu/*.cpp)
   list(FILTER gpu_cases EXCLUDE REGEX "_bench.cpp$")

@@ -25,6 +25,8 @@ PYTHON = str(ROOT / ".venv" / "bin" / "python")
 SANITIZED = ["core", "quant", "load", "ops", "cpu", "model", "engine"]
 SANITIZED_TEST_S = 15 * 60
 LOG_CHARS = 20_000    # of a failed run's output, its end
+# Tests with programs of others: coding agents from npm, HAProxy. Part of `check` alone.
+CLIENTS = ["tests/agents", "tests/proxy"]
 
 
 class Totals:
@@ -110,11 +112,15 @@ def ctest():
     return count_junit(report, code)
 
 
-def pytest():
-    report = ROOT / "build" / "pytest.xml"
-    report.unlink(missing_ok=True)
-    code = run(PYTHON, "-m", "pytest", "tests", "tools", "-q", "-p", "no:cacheprovider", f"--junitxml={report}")
-    return count_junit(report, code)
+def pytest(name, *arguments):
+    """A part that runs pytest; `name` is of its report."""
+    def run_tests():
+        report = ROOT / "build" / f"{name}.xml"
+        report.unlink(missing_ok=True)
+        code = run(PYTHON, "-m", "pytest", *arguments, "-q", "-p", "no:cacheprovider", f"--junitxml={report}")
+        return count_junit(report, code)
+
+    return run_tests
 
 
 def clang_format():
@@ -135,7 +141,7 @@ def build_and_test(totals):
     fetched = totals.part("model", step(PYTHON, "tools/fetch_model.py"))
     if built and fetched:
         totals.part("ctest", ctest)
-        totals.part("pytest", pytest)
+        totals.part("pytest", pytest("pytest", "tests", "tools", *(f"--ignore={folder}" for folder in CLIENTS)))
     else:
         totals.skip("tests", "the build or the model is missing")
     return built
@@ -193,9 +199,10 @@ def main():
     built = build_and_test(totals)
     if check:
         if built:
+            totals.part("clients", pytest("clients", *CLIENTS))
             sanitizers(totals)
         else:
-            totals.skip("asan build", "the release build failed")
+            totals.skip("clients, asan", "the release build failed")
         totals.part("kernels", step(sys.executable, "tools/check_kernels.py"))
         totals.part("clang-tidy", step(sys.executable, "tools/ci_tidy.py"))
     return totals.close()

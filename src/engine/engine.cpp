@@ -1,12 +1,15 @@
 // engine.cpp — opening, submitting, ending: everything about a request but its steps (steps.cpp).
 #include "engine/engine.h"
 
+#include <algorithm>
+
 #include "engine/live_engine.h"
 
 namespace sparkinfer {
 namespace {
 
 constexpr int32_t kDefaultPipeline = 2, kMaxPipeline = 4;
+constexpr int32_t kCheckpointEvery = 4096;  // tokens
 
 // Plain memory: what a model without files reads from.
 struct MemoryBytes : ByteSource {
@@ -20,7 +23,7 @@ StepLimits step_limits(const EngineOptions& o) {
     StepLimits l;
     l.rows = o.chunk + o.slots;
     l.segments = o.slots;
-    l.saves = o.chunk / kPageTokens + o.slots;
+    l.saves = 2 * (o.chunk / kPageTokens + o.slots);  // for kept points, and for the prefix cache
     l.changes = o.slots * (kAdmissionChanges + 1);
     // Every slot may be taken in one step, and one of them by a sequence that brings its history.
     l.payload_words = o.slots * (kSlotWords + pages_for(o.context) + 1) + o.context;
@@ -80,7 +83,8 @@ Result<std::unique_ptr<LiveEngine>> LiveEngine::make(std::unique_ptr<Checkpoint>
     plan.slots = o.slots;
     plan.rows = o.chunk + o.slots;
     plan.pages = pages_for(o.kv_tokens);
-    plan.states = o.state_slots;
+    TRY(const int32_t checkpoints, checkpoint_slots(e->options_, e->shape(), backend.info()));
+    plan.states = o.state_slots + checkpoints;
     plan.lanes = 2 * e->depth_;
     plan.top = o.top_logprobs;
     plan.pad_to_bucket = tuning.pad_to_bucket.value_or(backend.info().captures);
@@ -90,10 +94,22 @@ Result<std::unique_ptr<LiveEngine>> LiveEngine::make(std::unique_ptr<Checkpoint>
     if (e->checkpoint_) files = std::make_unique<CheckpointBytes>(*e->checkpoint_);
     ByteSource& source = files ? static_cast<ByteSource&>(*files) : memory;
     TRY(e->runner_, Runner::make(*e->model_, backend, source, plan, observer));
-    const SchedulerLimits limits{o.slots, o.queue,     o.context,
-                                 o.chunk, plan.limits, tuning.fast_rows.value_or(backend.info().fast_rows)};
-    e->scheduler_ = std::make_unique<Scheduler>(e->runner_->kv(), e->runner_->states(), limits);
+    const SchedulerLimits limits{o.slots,        o.queue,
+                                 o.context,      o.chunk,
+                                 plan.limits,    tuning.fast_rows.value_or(backend.info().fast_rows),
+                                 o.deterministic};
+    if (o.prefix_cache) e->make_cache(checkpoints);
+    e->scheduler_ =
+        std::make_unique<Scheduler>(e->runner_->kv(), e->runner_->states(), limits, e->cache_.get());
     return e;
+}
+
+void LiveEngine::make_cache(int32_t checkpoints) {
+    CacheLimits limits{checkpoints, options_.host_cache_bytes, kPageTokens};
+    if (options_.deterministic) limits.granule = options_.chunk;
+    cache_ = std::make_unique<PrefixCache>(
+        runner_->kv(), runner_->states(), limits,
+        [this](std::span<const BlockMove> moves) { return runner_->move_blocks(moves); });
 }
 
 LiveEngine::~LiveEngine() {
@@ -105,19 +121,48 @@ LiveEngine::~LiveEngine() {
 std::unique_ptr<Sequence> LiveEngine::new_sequence(Request request) {
     auto s = std::make_unique<Sequence>();
     s->id = RequestId(next_request_++);
+    s->admission.miss = CacheMiss::disabled;
+    std::vector<int32_t> keep_at = points_of(request);
     s->sampling = std::move(request.sampling);
     s->stop_tokens = std::move(request.stop_tokens);
     s->logprobs = request.logprobs;
     s->constraint = std::move(request.constraint);
     s->tokens = std::move(request.prompt);
     s->prompt = int32_t(s->tokens.size());
+    if (cache_) {
+        const bool scored = request.prompt_logprobs >= 0;
+        s->looks_up = request.cache && !scored;
+        s->keeps = request.cache;
+        s->salt = std::move(request.cache_salt);
+        s->keep_at = std::move(keep_at);
+        s->admission.miss = scored ? CacheMiss::logprobs : CacheMiss::refused;
+    }
     const int32_t room = options_.context - s->prompt;
     s->limit = request.max_tokens < 0 ? room : std::min(request.max_tokens, room);
     s->explicit_end = s->prompt;
-    s->admission.miss = CacheMiss::disabled;
     ++counts_.requests;
     if (s->constraint) ask_mask(*s, std::nullopt, 0);
     return s;
+}
+
+// Where a prompt's state is worth keeping: where the caller says, every few thousand tokens, and as late as
+// it can be used by the same prompt. Without recurrent layers, every page.
+std::vector<int32_t> LiveEngine::points_of(const Request& request) const {
+    const int32_t granule = options_.deterministic ? options_.chunk : kPageTokens;
+    const auto prompt = int32_t(request.prompt.size());
+    std::vector<int32_t> points;
+    if (shape().state.empty()) {
+        for (int32_t at = granule; at <= prompt; at += granule) points.push_back(at);
+        return points;
+    }
+    for (int32_t at : request.checkpoints) points.push_back(at / granule * granule);
+    for (int32_t at = kCheckpointEvery; at < prompt; at += kCheckpointEvery)
+        points.push_back(at / granule * granule);
+    points.push_back((prompt - 1) / granule * granule);
+    std::sort(points.begin(), points.end());
+    points.erase(std::unique(points.begin(), points.end()), points.end());
+    std::erase(points, 0);
+    return points;
 }
 
 Result<void> LiveEngine::check(const Request& request) const {
@@ -144,6 +189,8 @@ EngineStats LiveEngine::stats() const {
     s.kv_pages = runner_->kv().pages();
     s.kv_pages_used = s.kv_pages - runner_->kv().free();
     s.preemptions = scheduler_->preemptions();
+    s.kv_page_bytes = runner_->kv().bytes_each();
+    if (cache_) cache_->add_stats(s);
     return s;
 }
 
@@ -173,6 +220,8 @@ void LiveEngine::finish(Sequence& s, Event event) {
     ++counts_.finished[int(event.finish)];
     events_.push_back(std::move(event));
     if (tuning_.keep_finished && s.slot >= 0) finished_[s.id] = scheduler_->keep(s);
+    const bool sound = events_.back().finish != FinishReason::error;
+    if (sound && s.slot >= 0) scheduler_->keep_end(s);
     if (!s.saves.empty()) saved_[s.id] = s.saves;
     scheduler_->remove(s);
 }

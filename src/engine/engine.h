@@ -136,6 +136,7 @@ struct PrefillProgress {
 struct EngineStats {
     int32_t slots = 0, running = 0, waiting = 0;  // now
     int32_t page_tokens = kPageTokens;
+    int64_t kv_page_bytes = 0;
     int32_t kv_pages = 0;         // in all
     int32_t kv_pages_used = 0;    // now, by live sequences or the cache
     int32_t kv_pages_cached = 0;  // now, by the cache, maybe by live sequences too

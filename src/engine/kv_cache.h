@@ -49,6 +49,14 @@ class KvCache {
     bool needs_copy(const PageList& list, int32_t index) const;
     std::optional<Copy> make_writable(PageList& list, int32_t index);  // of token `index`
 
+    // --- single pages, for the prefix cache
+    int64_t bytes_each() const { return page_bytes_; }
+    std::span<std::byte> bytes(int32_t page) const { return block(page); }
+    int32_t refs(int32_t page) const { return pool_.refs(page); }
+    int32_t take_page() { return pool_.take(); }  // REQUIRES: free() > 0
+    void share_page(int32_t page) { pool_.share(page); }
+    void release_page(int32_t page) { pool_.release(page); }
+
     // Aborts unless the reference counts are exactly what these lists hold.
     void check_integrity(std::span<const PageList* const> lists) const;
 

@@ -18,6 +18,7 @@ struct EngineTuning {
     std::optional<bool> pad_to_bucket = std::nullopt;  // as RunnerPlan; none: what the backend asks for
     std::optional<int32_t> fast_rows = std::nullopt;   // of SchedulerLimits; none: the backend's
     bool keep_finished = false;                        // keep a snapshot of each sequence as it ends
+    std::function<double()> clock = {};                // seconds; empty: the steady clock
 };
 
 class LiveEngine final : public Engine {
@@ -95,6 +96,9 @@ class LiveEngine final : public Engine {
     void finish(Sequence& sequence, Event event);
     void announce();
     int32_t mixed_rows() const;
+    double now() const;
+    void make_cache(int32_t checkpoints);
+    std::vector<int32_t> points_of(const Request& request) const;
     std::unique_ptr<Sequence> new_sequence(Request request);
     Result<Sequence*> running(RequestId request);
     using RowBlock = std::function<Result<void>(Ticket ticket, int32_t first, int32_t rows)>;
@@ -108,6 +112,7 @@ class LiveEngine final : public Engine {
     EngineOptions options_;
     EngineTuning tuning_;
     std::unique_ptr<Runner> runner_;
+    std::unique_ptr<PrefixCache> cache_;  // null: off
     std::unique_ptr<Scheduler> scheduler_;
     int32_t depth_ = 1;
     int64_t next_request_ = 1, launched_ = 0;

@@ -3,12 +3,14 @@
 #include <cmath>
 
 #include "engine/kv_cache.h"
+#include "engine/state_pool.h"
 
 namespace sparkinfer {
 namespace {
 
 constexpr int32_t kMaxSlots = 1024;
 constexpr int32_t kMaxChunk = 8192;
+constexpr int64_t kCheckpointsPerSlot = 8;
 constexpr int64_t kMaxSalt = 1024;  // bytes
 
 struct Range {
@@ -104,6 +106,19 @@ Result<EngineOptions> resolve_options(EngineOptions o, const ModelShape& shape, 
     TRY_VOID(check_count("host_cache_bytes", o.host_cache_bytes, 0, INT64_MAX));
     TRY_VOID(check_count("top_logprobs", o.top_logprobs, 0, kMaxTopLogprobs));
     return o;
+}
+
+Result<int32_t> checkpoint_slots(EngineOptions& o, const ModelShape& shape, const BackendInfo& backend) {
+    if (!o.prefix_cache || shape.state.empty()) {
+        o.checkpoint_bytes = 0;
+        return 0;
+    }
+    const int64_t each = StatePool::slot_bytes(shape.state, backend.state_type);
+    if (o.checkpoint_bytes == 0) o.checkpoint_bytes = kCheckpointsPerSlot * o.slots * each;
+    const int64_t count = o.checkpoint_bytes / each;
+    TRY_VOID(check_count("the number of recurrent states in checkpoint_bytes", count, 1,
+                         INT32_MAX - int64_t(o.state_slots)));
+    return int32_t(count);
 }
 
 }  // namespace sparkinfer

@@ -13,4 +13,8 @@ Result<void> check_tokens(std::span<const TokenId> tokens, const char* what, int
 // Fills in the zeros. Errors: values out of range, or contradictory, with both numbers.
 Result<EngineOptions> resolve_options(EngineOptions options, const ModelShape& shape, int32_t pipeline);
 
+// Recurrent states that the prefix cache may keep, beside those of live sequences; fills in the zero. Errors:
+// a budget of less than one.
+Result<int32_t> checkpoint_slots(EngineOptions& options, const ModelShape& shape, const BackendInfo& backend);
+
 }  // namespace sparkinfer

@@ -237,6 +237,14 @@ Result<void> Runner::copy_page(const KvCache::Copy& copy) {
     return wait(ticket);
 }
 
+Result<void> Runner::move_blocks(std::span<const BlockMove> moves) {
+    Ticket newest;
+    for (const BlockMove& move : moves) {
+        TRY(newest, backend_.copy(move.to, move.from, last_));
+    }
+    return moves.empty() ? Result<void>() : wait(newest);
+}
+
 Result<void> Runner::upload_mask(int32_t slot, std::span<const uint32_t> bits) {
     auto* row = reinterpret_cast<std::byte*>(slots_.masks + int64_t(slot) * slots_.mask_words);
     TRY(const Ticket ticket, backend_.copy({row, bits.size_bytes()}, std::as_bytes(bits), Ticket{}));

@@ -10,6 +10,7 @@
 
 #include "engine/engine.h"
 #include "engine/kv_cache.h"
+#include "engine/prefix_cache.h"
 #include "engine/state_pool.h"
 #include "engine/step_image.h"
 #include "engine/weights.h"
@@ -68,6 +69,8 @@ class Runner {
     }
     // Copies a page. The next step waits for it.
     Result<void> copy_page(const KvCache::Copy& copy);
+    // The same for blocks between device and host, all at once.
+    Result<void> move_blocks(std::span<const BlockMove> moves);
     Result<void> upload_mask(int32_t slot, std::span<const uint32_t> bits);
 
     // What a step has left, after waiting for it.

@@ -4,8 +4,8 @@
 
 namespace sparkinfer {
 
-Scheduler::Scheduler(KvCache& kv, StatePool& states, const SchedulerLimits& limits)
-    : kv_(kv), states_(states), limits_(limits) {
+Scheduler::Scheduler(KvCache& kv, StatePool& states, const SchedulerLimits& limits, PrefixCache* cache)
+    : kv_(kv), states_(states), limits_(limits), cache_(cache) {
     for (int32_t i = limits.slots; i-- > 0;) free_slots_.push_back(i);
 }
 
@@ -107,9 +107,10 @@ int32_t Scheduler::pages_needed(const Sequence& s) const {
     return std::max(0, pages_for(tokens) - int32_t(s.pages.size())) + int32_t(kv_.needs_copy(s.pages, s.fed));
 }
 
-bool Scheduler::short_of_memory() const {
+bool Scheduler::short_of_memory() {
     int32_t pages = 0;
     for (RequestId id : live_) pages += pages_needed(*find(id));
+    if (cache_) return !cache_->make_room(pages) || !cache_->make_state_room(states_needed());
     return pages > kv_.free() || states_needed() > states_.pool().free();
 }
 
@@ -125,6 +126,7 @@ bool Scheduler::preempt_one() {
     ++preemptions_;
     Sequence& s = *find(live_.back());
     live_.pop_back();
+    keep_end(s);
     release_memory(s);
     release_slot(s);
     s.explicit_end = int32_t(s.tokens.size());
@@ -132,35 +134,11 @@ bool Scheduler::preempt_one() {
     return true;
 }
 
-bool Scheduler::can_admit(const Sequence& s) const {
-    if (free_slots_.empty()) return false;
-    int32_t pages = 0;
-    for (RequestId id : live_) pages += pages_needed(*find(id)) + 1;  // and a page for each to grow into
-    pages += pages_needed(s);
-    return pages <= kv_.free() && states_needed() + int32_t(needs_state(s)) <= states_.pool().free();
-}
-
-void Scheduler::admit() {
-    while (!waiting_.empty()) {
-        Sequence& s = *find(waiting_.front());
-        if (!can_admit(s)) return;
-        waiting_.pop_front();
-        s.slot = free_slots_.back();
-        free_slots_.pop_back();
-        s.write_record = true;
-        s.pages_written = 0;
-        s.explicit_end = int32_t(s.tokens.size());
-        s.selects = s.generated();
-        live_.push_back(s.id);
-        if (!std::exchange(s.admitted, true)) admitted_.push_back(s.id);
-        CHECK(make_room(s, s.explicit_end - s.fed), "an admitted sequence has no room");
-    }
-}
-
 bool Scheduler::make_room(Sequence& s, int32_t rows) {
     const int32_t end = s.fed + rows;
     const int32_t more = std::max(0, pages_for(end) - int32_t(s.pages.size()));
-    if (more + int32_t(kv_.needs_copy(s.pages, s.fed)) > kv_.free()) return false;
+    const int32_t pages = more + int32_t(kv_.needs_copy(s.pages, s.fed));
+    if (pages > kv_.free() && !(cache_ && cache_->make_room(pages))) return false;
     if (const auto copy = kv_.make_writable(s.pages, s.fed)) {
         copies_.push_back(*copy);
         s.pages_written = std::min(s.pages_written, copy->entry);
@@ -174,26 +152,74 @@ bool Scheduler::fits(const Flight& flight, const Sequence& s) const {
 }
 
 Flight Scheduler::plan(int32_t prefill_rows) {
-    Flight flight(limits_.step);
+    ++plans_;
     admit();
     states_promised_ = states_needed();
+    if (limits_.deterministic) return plan_apart();
+    Flight flight(limits_.step);
     for (RequestId id : live_) {
         Sequence& s = *find(id);
         if (!s.explicit_rows_left() && s.selects < s.limit) plan_decode(flight, s);
     }
-    int32_t budget = flight.segments.empty() ? limits_.chunk : std::min(limits_.chunk, prefill_rows);
+    const bool mixed = !flight.segments.empty();
+    small_pieces_ = limits_.fast_rows > 0 || (mixed && prefill_rows < kPageTokens);
+    int32_t budget = mixed ? std::min(limits_.chunk, prefill_rows) : limits_.chunk;
     if (limits_.fast_rows)
         budget = std::min(budget, std::max(1, limits_.fast_rows - int32_t(flight.segments.size())));
-    for (RequestId id : live_) {
-        Sequence& s = *find(id);
-        if (s.explicit_rows_left() && budget > 0) budget -= plan_prefill(flight, s, budget);
-    }
+    for (RequestId id : prefill_order())
+        if (budget > 0) budget -= plan_prefill(flight, *find(id), budget);
     return flight;
+}
+
+// Steps of prompt rows of one sequence, and steps of other rows, in turns.
+Flight Scheduler::plan_apart() {
+    Flight flight(limits_.step);
+    const auto prompts = [&] {
+        for (RequestId id : prefill_order()) {
+            Sequence& s = *find(id);
+            if (flight.segments.empty() && s.fed < s.prompt) plan_prefill(flight, s, limits_.chunk);
+        }
+    };
+    if (plans_ % 2 == 0) prompts();
+    if (!flight.segments.empty()) return flight;
+    for (size_t i = 0; i < live_.size() && flight.image.rows() < kMaxVerifyRows; ++i) {
+        Sequence& s = *find(live_[(size_t(plans_) + i) % live_.size()]);
+        if (s.explicit_rows_left()) {
+            if (s.fed >= s.prompt) plan_prefill(flight, s, 1);  // tokens it had before it had to give way
+        } else if (s.selects < s.limit) {
+            plan_decode(flight, s);
+        }
+    }
+    if (flight.segments.empty()) prompts();
+    return flight;
+}
+
+std::vector<RequestId> Scheduler::prefill_order() const {
+    std::vector<RequestId> order;
+    for (RequestId id : live_)
+        if (find(id)->explicit_rows_left()) order.push_back(id);
+    const auto left = [&](RequestId id) { return find(id)->explicit_end - find(id)->fed; };
+    if (plans_ % 4 >= 2)
+        std::stable_sort(order.begin(), order.end(),
+                         [&](RequestId a, RequestId b) { return left(a) < left(b); });
+    return order;
+}
+
+int32_t Scheduler::chunk_end(const Sequence& s, int32_t budget) const {
+    if (limits_.deterministic) {
+        const int32_t last = std::min(s.prompt, s.explicit_end);
+        return s.fed < last ? std::min(last, (s.fed / limits_.chunk + 1) * limits_.chunk) : s.fed + 1;
+    }
+    // Inner cuts lie on page borders, so that what is kept there can be shared; small pieces meet them.
+    const int32_t end = s.fed + std::min(budget, s.explicit_end - s.fed);
+    if (small_pieces_) return std::min(end, (s.fed / kPageTokens + 1) * kPageTokens);
+    return end < s.explicit_end ? end / kPageTokens * kPageTokens : end;
 }
 
 void Scheduler::launched(Flight& flight) {
     for (int32_t state : flight.released) states_.pool().release(state);
     flight.released.clear();
+    if (cache_) cache_->launched();
 }
 
 void Scheduler::plan_decode(Flight& flight, Sequence& s) {
@@ -217,10 +243,7 @@ void Scheduler::plan_decode(Flight& flight, Sequence& s) {
 }
 
 int32_t Scheduler::plan_prefill(Flight& flight, Sequence& s, int32_t budget) {
-    int32_t end = s.fed + std::min(budget, s.explicit_end - s.fed);
-    // Inner cuts lie on page borders, so that what is kept there can be shared; small pieces meet them.
-    if (end < s.explicit_end && !limits_.fast_rows) end = end / kPageTokens * kPageTokens;
-    if (limits_.fast_rows) end = std::min(end, (s.fed / kPageTokens + 1) * kPageTokens);
+    const int32_t end = chunk_end(s, budget);
     const int32_t first = s.fed, rows = end - first;
     if (rows <= 0 || !fits(flight, s) || !make_room(s, rows)) return 0;
     add_segment(flight, s, rows, false);
@@ -265,7 +288,9 @@ FlightSegment& Scheduler::add_segment(Flight& flight, Sequence& s, int32_t rows,
     }
     s.fed += rows;
     s.logged = 0;
+    segment.first_save = flight.image.saves();
     if (s.save_every > 0) add_saves(flight, s, segment);
+    if (s.keeps) keep_points(flight, s, segment);
     flight.image.add_segment(segment);
     flight.segments.push_back(mine);
     return flight.segments.back();
@@ -273,7 +298,6 @@ FlightSegment& Scheduler::add_segment(Flight& flight, Sequence& s, int32_t rows,
 
 void Scheduler::add_saves(Flight& flight, Sequence& s, Segment& segment) {
     const int32_t first = s.fed - segment.rows, end = std::min(s.fed, s.prompt);
-    segment.first_save = flight.image.saves();
     for (int32_t at = (first / s.save_every + 1) * s.save_every; at <= end; at += s.save_every) {
         if (at <= s.saved) continue;  // fed again after it gave up its pages
         Snapshot kept;
@@ -418,6 +442,14 @@ void Scheduler::check_integrity() const {
     }
     for (const Flight& flight : flights_)
         for (const FlightSegment& segment : flight.segments) hold(segment.fallback);
+    std::vector<PageList> cached;
+    std::vector<int32_t> cached_states;
+    if (cache_) {
+        cache_->check_integrity();
+        cache_->collect(cached, cached_states);
+    }
+    for (const PageList& list : cached) lists.push_back(&list);
+    for (int32_t state : cached_states) hold(state);
     kv_.check_integrity(lists);
     states_.pool().check_integrity(states);
 }

@@ -1,16 +1,19 @@
 // scheduler.h — decides what each step holds: admission, prompt chunks, decode rows, pages and states.
 //
 // Iteration level: every step is planned afresh from the live sequences. Decode rows of all of them come
-// first, then prompt chunks, first come first served. No sequence waits for another one's end. When pages run
-// out the youngest sequence gives up its pages and is prefilled again later: its tokens stay the same, since
-// every choice depends on the sequence's own tokens and seed only. Nothing here talks to a device: a plan is
-// a Flight, run by the engine.
+// first, then prompt chunks: in turns those of the oldest request first and of the one with the fewest rows
+// left, so that nobody waits for a long one and the long one is not starved. When pages run short, first the
+// prefix cache gives way. When there are none
+// left, the youngest sequence gives up its pages and is prefilled again later: its tokens stay the same,
+// since every choice depends on the sequence's own tokens and seed only. Nothing here talks to a device: a
+// plan is a Flight, run by the engine.
 #pragma once
 #include <deque>
 #include <map>
 #include <memory>
 #include <utility>
 
+#include "engine/prefix_cache.h"
 #include "engine/sequence.h"
 #include "engine/slots.h"
 #include "engine/state_pool.h"
@@ -26,11 +29,15 @@ struct SchedulerLimits {
     // Rows of a step, decode rows too, up to which prompts fill it, in pieces that end at page borders; 0:
     // chunk alone counts.
     int32_t fast_rows = 0;
+    // Prompt rows of one sequence a step, cut at multiples of chunk; other rows at most kMaxVerifyRows a
+    // step.
+    bool deterministic = false;
 };
 
 class Scheduler {
   public:
-    Scheduler(KvCache& kv, StatePool& states, const SchedulerLimits& limits);
+    // `cache` may be null: then nothing is kept.
+    Scheduler(KvCache& kv, StatePool& states, const SchedulerLimits& limits, PrefixCache* cache = nullptr);
 
     // Whether as many sequences wait as may; one that had to give way waits beside them.
     bool full() const;
@@ -56,8 +63,8 @@ class Scheduler {
 
     // The rows whose tokens the caller has seen and not objected to are valid.
     void confirm();
-    // What the next step would need and does not find free.
-    bool short_of_memory() const;
+    // Whether the next step needs more than is free, also after the cache has given way.
+    bool short_of_memory();
     // Makes the youngest sequence wait again. REQUIRES: nothing in flight. False: there is nobody left but
     // one.
     bool preempt_one();
@@ -76,6 +83,8 @@ class Scheduler {
     // ------------------------------------------------------------------------------------------------ Of a
     // sequence as it is valid now: rows that may still be taken back are left out.
     SnapshotId keep(Sequence& sequence);
+    // The same point for the prefix cache, if the sequence is to be kept there.
+    void keep_end(Sequence& sequence);
     const Snapshot* find(SnapshotId id) const;
     void drop(SnapshotId id);
     // Takes back the rows in flight that may be taken back.
@@ -98,7 +107,13 @@ class Scheduler {
 
   private:
     void admit();
-    bool can_admit(const Sequence& sequence) const;
+    bool place(Sequence& sequence);
+    bool room_for(const Sequence& sequence, const PrefixCache::Match& match);
+    bool waits_for_prefix(const Sequence& sequence) const;
+    Flight plan_apart();
+    std::vector<RequestId> prefill_order() const;
+    int32_t chunk_end(const Sequence& sequence, int32_t budget) const;
+    void keep_points(Flight& flight, Sequence& sequence, Segment& segment);
     bool fits(const Flight& flight, const Sequence& sequence) const;
     void plan_decode(Flight& flight, Sequence& sequence);
     int32_t plan_prefill(Flight& flight, Sequence& sequence, int32_t budget);
@@ -114,6 +129,7 @@ class Scheduler {
     KvCache& kv_;
     StatePool& states_;
     SchedulerLimits limits_;
+    PrefixCache* const cache_;
     std::map<RequestId, std::unique_ptr<Sequence>> sequences_;
     std::deque<RequestId> waiting_;
     std::vector<RequestId> live_;  // oldest first
@@ -122,7 +138,8 @@ class Scheduler {
     std::deque<Flight> flights_;  // oldest first
     std::vector<KvCache::Copy> copies_;
     std::map<SnapshotId, Snapshot> snapshots_;
-    int64_t next_snapshot_ = 1, preemptions_ = 0;
+    int64_t next_snapshot_ = 1, preemptions_ = 0, plans_ = 0;
+    bool small_pieces_ = false;    // prompts go in pieces of less than a page in this step
     int32_t states_promised_ = 0;  // of the free ones, to segments still to be planned in this step
 };
 

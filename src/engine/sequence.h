@@ -28,8 +28,15 @@ struct Sequence {
     std::vector<TokenId> stop_tokens;
     int32_t logprobs = -1;
     std::shared_ptr<Constraint> constraint;
-    Admission admission;    // what is to be told when it leaves the queue …
-    bool admitted = false;  // … for the first time
+    Admission admission;     // what is to be told when it leaves the queue …
+    bool admitted = false;   // … for the first time
+    bool from_host = false;  // it began at a point of the prefix cache with copies in host memory
+
+    // The prefix cache: whether a kept beginning is wanted, whether this one's points are kept, and where
+    // (prompt lengths, ascending, multiples of the cache's granule).
+    bool looks_up = false, keeps = false;
+    std::string salt;
+    std::vector<int32_t> keep_at;
 
     std::vector<TokenId> tokens;  // the prompt and what was collected since
     int32_t prompt = 0;           // tokens before the first generated one

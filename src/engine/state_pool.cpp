@@ -14,13 +14,15 @@ int64_t StatePool::slot_bytes(std::span<const StateLayer> layers, DType dtype) {
 }
 
 StatePool::StatePool(std::span<const StateLayer> layers, DType dtype, Memory memory, int32_t slots)
-    : layers_(layers.begin(), layers.end()), pool_(slots) {
-    const int64_t bytes = slot_bytes(layers, dtype);
-    CHECK(memory.bytes >= bytes * slots, "{} bytes for {} states of {}", memory.bytes, slots, bytes);
+    : memory_(memory),
+      bytes_(slot_bytes(layers, dtype)),
+      layers_(layers.begin(), layers.end()),
+      pool_(slots) {
+    CHECK(memory.bytes >= bytes_ * slots, "{} bytes for {} states of {}", memory.bytes, slots, bytes_);
     std::byte* at = memory.data;
     for (StateLayer& layer : layers_) {
         layer.states = at;
-        layer.state_bytes = bytes;
+        layer.state_bytes = bytes_;
         layer.dtype = dtype;
         at += state_layout(layer).bytes;
     }

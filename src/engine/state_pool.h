@@ -23,11 +23,17 @@ class StatePool {
     StatePool(std::span<const StateLayer> layers, DType dtype, Memory memory, int32_t slots);
 
     const std::vector<StateLayer>& layers() const { return layers_; }
+    int64_t bytes_each() const { return bytes_; }
+    std::span<std::byte> bytes(int32_t state) const {
+        return {memory_.data + state * bytes_, size_t(bytes_)};
+    }
     bool used() const { return !layers_.empty(); }
     RefPool& pool() { return pool_; }
     const RefPool& pool() const { return pool_; }
 
   private:
+    Memory memory_;
+    int64_t bytes_;
     std::vector<StateLayer> layers_;
     RefPool pool_;
 };

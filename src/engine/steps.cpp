@@ -9,11 +9,14 @@
 namespace sparkinfer {
 namespace {
 
-double now_s() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+constexpr int32_t kLeastMixedRows = 8;
 
 }  // namespace
+
+double LiveEngine::now() const {
+    if (tuning_.clock) return tuning_.clock();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 Result<std::vector<Event>> LiveEngine::step() {
     CHECK(!verified_, "a step before accept()");
@@ -33,12 +36,15 @@ void LiveEngine::end_all() {
     }
     scheduler_->flights().clear();
     (void)scheduler_->take_copies();
+    if (cache_) cache_->clear();
     events_.clear();
 }
 
 Result<void> LiveEngine::advance() {
     scheduler_->confirm();
-    TRY_VOID(fill());
+    const Result<void> filled = fill();
+    if (cache_ && cache_->trouble()) return *cache_->trouble();
+    TRY_VOID(filled);
     if (!scheduler_->flights().empty()) TRY_VOID(collect());
     // The next step's masked rows know their last token now; the device need not wait for the next call.
     if (!scheduler_->flights().empty()) TRY_VOID(finish_select(scheduler_->flights().front()));
@@ -67,6 +73,9 @@ Result<void> LiveEngine::fill() {
         Flight flight = scheduler_->plan(mixed_rows());
         announce();
         if (flight.segments.empty()) {
+            // Pages that were to be copied may have other owners by the next step.
+            for (const KvCache::Copy& copy : scheduler_->take_copies()) TRY_VOID(runner_->copy_page(copy));
+            scheduler_->launched(flight);
             if (!flights.empty() || scheduler_->empty()) break;
             relieve();
             continue;
@@ -101,19 +110,25 @@ void LiveEngine::announce() {
         const Sequence& s = *scheduler_->find(id);
         counts_.prompt_tokens += s.prompt;
         ++counts_.misses[int(s.admission.miss)];
+        counts_.cache_query_tokens += s.looks_up ? s.prompt : 0;
+        counts_.cache_hit_tokens += s.admission.cached_tokens;
+        counts_.restores += s.admission.cached_tokens > 0;
+        counts_.host_restores += s.from_host;
         Event event{id};
         event.admission = s.admission;
         events_.push_back(std::move(event));
     }
 }
 
-// Prompt rows that fit beside decode rows into the time aimed at; at least a page, so that everybody moves
-// on.
+// Prompt rows that fit beside decode rows into the time aimed at; a few at least, so that everybody moves on,
+// and at first as many as a page.
 int32_t LiveEngine::mixed_rows() const {
-    if (tuning_.mixed_step_ms <= 0 || prefill_row_s_ <= 0) return options_.chunk;
+    if (tuning_.mixed_step_ms <= 0) return options_.chunk;
+    if (prefill_row_s_ <= 0) return kPageTokens;
     const double rows = tuning_.mixed_step_ms / 1e3 / prefill_row_s_;
     if (rows >= options_.chunk) return options_.chunk;
-    return std::max(kPageTokens, int32_t(rows) / kPageTokens * kPageTokens);
+    if (rows >= kPageTokens) return int32_t(rows) / kPageTokens * kPageTokens;
+    return std::max(kLeastMixedRows, int32_t(rows));
 }
 
 Result<void> LiveEngine::launch(Flight flight) {
@@ -121,7 +136,7 @@ Result<void> LiveEngine::launch(Flight flight) {
     for (const FlightSegment& segment : flight.segments)
         if (segment.output >= 0) (segment.masked ? flight.masked : flight.plain).push_back(segment.output);
     flight.lane = int32_t(launched_++ % depth_);
-    flight.queued_at = now_s();
+    flight.queued_at = now();
     const OutputKind kind = flight.outputs.empty() ? OutputKind::none : OutputKind::select;
     if (flight.masked.empty()) {
         TRY(flight.ticket, runner_->run(flight.image, {TapePart::whole, kind, flight.lane}));
@@ -203,12 +218,13 @@ Result<void> LiveEngine::collect() {
     // Still listed while it is delivered: a sequence that ends must find its rows.
     const Flight& flight = scheduler_->flights().front();
     // It began when it was queued, or when the one before it ended.
-    const double began_at = std::max(flight.queued_at, std::exchange(collected_at_, now_s()));
+    const double began_at = std::max(flight.queued_at, std::exchange(collected_at_, now()));
     ++counts_.steps;
     counts_.last_step_ms = (collected_at_ - began_at) * 1e3;
     counts_.last_prompt_rows = flight.prefill_rows;
     counts_.last_decode_rows = flight.image.rows() - flight.prefill_rows;
-    if (flight.prefill_rows >= kPageTokens) prefill_row_s_ = (collected_at_ - began_at) / flight.image.rows();
+    if (flight.prefill_rows >= kLeastMixedRows)
+        prefill_row_s_ = (collected_at_ - began_at) / flight.image.rows();
     for (const FlightSegment& segment : flight.segments)
         deliver(segment, segment.output >= 0 ? &chosen[size_t(segment.output)] : nullptr);
     for (const FlightSegment& segment : flight.segments)

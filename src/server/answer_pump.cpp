@@ -10,9 +10,9 @@ namespace sparkinfer {
 namespace {
 
 // One answer on its way to one client. Events come from the service's thread; the opening and the client's
-// going come from others. Of the two locks, `output_` is held while the writer and the responder work, so that
-// bytes keep their order; `running_lock_` is never held over a call. Nothing is cancelled under `output_`: the
-// service may say the end of an answer before cancel() returns.
+// going come from others. Of the two locks, `output_` is held while the writer and the responder work, so
+// that bytes keep their order; `running_lock_` is never held over a call. Nothing is cancelled under
+// `output_`: the service may say the end of an answer before cancel() returns.
 class Pump : public std::enable_shared_from_this<Pump> {
   public:
     Pump(PumpOrder order, std::unique_ptr<AnswerWriter> writer, std::shared_ptr<Responder> responder)
@@ -48,7 +48,8 @@ class Pump : public std::enable_shared_from_this<Pump> {
     State state_ = State::running;
 
     std::mutex running_lock_;
-    std::vector<std::shared_ptr<RunningAnswer>> running_;  // emptied at the end: they may own the sink, which owns us
+    std::vector<std::shared_ptr<RunningAnswer>>
+        running_;  // emptied at the end: they may own the sink, which owns us
     bool ended_ = false, cancelled_ = false;
 };
 

@@ -8,7 +8,8 @@ ApiResult<Json> parse_body(const HttpRequest& request) {
     if (request.body.empty()) return bad_request("", "the body is empty, expected a JSON object");
     Result<Json> json = parse_json(request.body, "the body");
     if (json.ok()) return std::move(json).value();
-    if (json.error().kind == ErrorKind::resources) return ApiError{503, "overloaded", "", json.error().message, 1};
+    if (json.error().kind == ErrorKind::resources)
+        return ApiError{503, "overloaded", "", json.error().message, 1};
     return bad_request("", "{}", json.error().message);
 }
 
@@ -19,8 +20,9 @@ ApiResult<void> check_model(const ModelCard& card, std::string_view name, const 
         if (alias == name) return {};
         names += ", " + json_quote(alias);
     }
-    return ApiError{404, "model_not_found", "model",
-                    fmt::format("The model {} does not exist; there is {}", json_quote(name.substr(0, 200)), names)};
+    return ApiError{
+        404, "model_not_found", "model",
+        fmt::format("The model {} does not exist; there is {}", json_quote(name.substr(0, 200)), names)};
 }
 
 std::string make_id(std::string_view prefix) {

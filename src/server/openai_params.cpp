@@ -68,7 +68,8 @@ ApiResult<void> parse_logit_bias(const Fields& body, AnswerParams* p) {
 ApiResult<void> parse_stops(const Fields& body, AnswerParams* p) {
     TRY(p->stop, body.strings("stop"));
     if (int64_t(p->stop.size()) > kMaxStops)
-        return bad_request(body.at("stop"), "stop has {} strings, expected at most {}", p->stop.size(), kMaxStops);
+        return bad_request(body.at("stop"), "stop has {} strings, expected at most {}", p->stop.size(),
+                           kMaxStops);
     TRY(const JsonArray* ids, body.array("stop_token_ids"));
     for (size_t i = 0; ids && i < ids->size(); ++i) {
         TRY(const int64_t id, int_value((*ids)[i], item_path(body.at("stop_token_ids"), i), {0, INT32_MAX}));
@@ -111,7 +112,8 @@ ApiResult<ResponseFormat> choice_format(const Fields& parent, std::string_view k
 }
 
 // One kind of constraint under one of its spellings; nullopt: not this key.
-ApiResult<std::optional<ResponseFormat>> guided(const Fields& from, std::string_view key, std::string_view kind) {
+ApiResult<std::optional<ResponseFormat>> guided(const Fields& from, std::string_view key,
+                                                std::string_view kind) {
     const Json* value = from.find(key);
     if (!value) return std::optional<ResponseFormat>();
     const std::string path = from.at(key);
@@ -184,7 +186,8 @@ ApiResult<ResponseFormat> parse_response_format(const Fields& body) {
     const auto add = [&](const Fields& from, std::string_view key, std::string_view kind) -> ApiResult<void> {
         TRY(std::optional<ResponseFormat> format, guided(from, key, kind));
         if (!format) return {};
-        if (found) return bad_request(from.at(key), "{} and {} are given, expected one of them", by, from.at(key));
+        if (found)
+            return bad_request(from.at(key), "{} and {} are given, expected one of them", by, from.at(key));
         found = std::move(format);
         by = from.at(key);
         return {};
@@ -199,13 +202,15 @@ ApiResult<ResponseFormat> parse_response_format(const Fields& body) {
         for (const char* kind : {"json", "regex", "choice", "grammar", "json_object"})
             TRY_VOID(add(*outputs, kind, kind));
         if (outputs->has("structural_tag"))
-            return bad_request(outputs->at("structural_tag"),
-                               "structured_outputs.structural_tag is not supported, expected json, regex, choice, "
-                               "grammar or json_object");
+            return bad_request(
+                outputs->at("structural_tag"),
+                "structured_outputs.structural_tag is not supported, expected json, regex, choice, "
+                "grammar or json_object");
     }
     if (body.has("grammar"))
-        return bad_request(body.at("grammar"),
-                           "grammar (GBNF) is not supported, expected json_schema, or guided_grammar in Lark syntax");
+        return bad_request(
+            body.at("grammar"),
+            "grammar (GBNF) is not supported, expected json_schema, or guided_grammar in Lark syntax");
     return found ? std::move(*found) : ResponseFormat{};
 }
 
@@ -219,7 +224,8 @@ ApiResult<std::string> parse_cache_salt(const Fields& body) {
 ApiResult<void> refuse_unsupported(const Fields& body) {
     for (const char* key : {"use_beam_search", "include_stop_str_in_output"}) {
         TRY(const auto on, body.boolean(key));
-        if (on.value_or(false)) return bad_request(body.at(key), "{} is true, expected false: it is not supported", key);
+        if (on.value_or(false))
+            return bad_request(body.at(key), "{} is true, expected false: it is not supported", key);
     }
     TRY(const JsonArray* modalities, body.array("modalities"));
     for (size_t i = 0; modalities && i < modalities->size(); ++i) {

@@ -54,6 +54,8 @@ struct RenderInput {
 };
 struct Tokenizer;
 struct Template;
+struct GrammarEnv;
+struct GrammarMatcher;
 
 extern "C" {
 int si_tokenizer_from_gguf(const GgufInput* input, Tokenizer** out, Bytes* error);
@@ -68,6 +70,18 @@ int si_template_new(Str source, const Str* control, size_t control_count, Str to
 void si_template_free(Template* handle);
 int si_template_render(const Template* handle, const RenderInput* input, Bytes* out_text, Ranges* out_guarded,
                        Bytes* error);
+int si_grammar_env_new(const Tokenizer* tokenizer, const uint32_t* end_tokens, size_t end_tokens_count,
+                       GrammarEnv** out, Bytes* error);
+void si_grammar_env_free(GrammarEnv* handle);
+int si_grammar_compile(const GrammarEnv* handle, Str grammar, GrammarMatcher** out, size_t* out_bytes,
+                       Bytes* error);
+int si_matcher_clone(const GrammarMatcher* handle, GrammarMatcher** out, Bytes* error);
+void si_matcher_free(GrammarMatcher* handle);
+int si_matcher_advance(GrammarMatcher* handle, uint32_t token, bool* out_allowed, Bytes* error);
+int si_matcher_mask(GrammarMatcher* handle, uint32_t* bits, size_t words, Bytes* error);
+int si_matcher_rollback(GrammarMatcher* handle, size_t tokens, Bytes* error);
+int si_matcher_accepting(GrammarMatcher* handle, bool* out, Bytes* error);
+int si_schema_prepare(Str schema, bool strict, Bytes* out, Bytes* error);
 void si_text_free_bytes(Bytes bytes);
 void si_text_free_ids(Ids ids);
 void si_text_free_ranges(Ranges ranges);

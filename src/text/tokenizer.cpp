@@ -29,6 +29,8 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
+const ffi::Tokenizer* Tokenizer::rust() const { return handle_->rust; }
+
 namespace {
 
 std::vector<ffi::Str> views(const std::vector<std::string>& strings) {

@@ -19,6 +19,10 @@
 
 namespace sparkinfer {
 
+namespace ffi {
+struct Tokenizer;
+}
+
 // What a token is for. The values are those of the C ABI.
 enum class TokenKind : uint8_t {
     normal = 0,
@@ -74,6 +78,9 @@ class Tokenizer {
     // Tokens after which an answer is over, sorted: what the file's eos and eot ids, generation_config.json
     // and the well-known names of end tokens say, together.
     const std::vector<TokenId>& end_tokens() const { return end_tokens_; }
+
+    // The object behind the C ABI, for what of this folder works on it; alive as long as the tokenizer.
+    const ffi::Tokenizer* rust() const;
 
   private:
     struct Handle;

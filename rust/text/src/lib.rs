@@ -7,13 +7,17 @@
 mod added;
 mod apart;
 mod classes;
+mod grammar;
 mod provenance;
 mod python;
+mod schema;
+mod schema_check;
 mod split;
 mod template;
 mod tokenizer;
 
 use added::Control;
+use grammar::{GrammarEnv, GrammarMatcher};
 use std::ops::Range;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use template::{ChatTemplate, Request};
@@ -321,6 +325,146 @@ pub unsafe extern "C" fn si_template_render(
         *out_text = Bytes { data, size };
         let (data, size) = into_raw::<ByteRange>(ranges);
         *out_guarded = Ranges { data, size };
+        Ok(())
+    })
+}
+
+/// The vocabulary of `tokenizer` for constrained decoding; it needs the tokenizer only during the call.
+/// # Safety
+/// `tokenizer` is alive, `end_tokens` valid for its count; `out` and `error` are writable.
+#[no_mangle]
+pub unsafe extern "C" fn si_grammar_env_new(
+    tokenizer: *const Tokenizer,
+    end_tokens: *const u32,
+    end_tokens_count: usize,
+    out: *mut *mut GrammarEnv,
+    error: *mut Bytes,
+) -> i32 {
+    entry(error, || {
+        let env = GrammarEnv::new(&*tokenizer, slice(end_tokens, end_tokens_count))?;
+        *out = Box::into_raw(Box::new(env));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `handle` came from si_grammar_env_new and is not used again.
+#[no_mangle]
+pub unsafe extern "C" fn si_grammar_env_free(handle: *mut GrammarEnv) {
+    if !handle.is_null() {
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(Box::from_raw(handle))));
+    }
+}
+
+/// Compiles a grammar (grammar.rs says what it looks like) to a matcher at its start, and says about how many
+/// bytes it takes.
+/// # Safety
+/// `handle` is alive, `grammar` readable; the outs and `error` are writable.
+#[no_mangle]
+pub unsafe extern "C" fn si_grammar_compile(
+    handle: *const GrammarEnv,
+    grammar: Str,
+    out: *mut *mut GrammarMatcher,
+    out_bytes: *mut usize,
+    error: *mut Bytes,
+) -> i32 {
+    entry(error, || {
+        let matcher = (*handle).compile(grammar.text("the grammar")?)?;
+        *out_bytes = matcher.bytes;
+        *out = Box::into_raw(Box::new(matcher));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `handle` is alive and used by no other thread that changes it; `out` and `error` are writable.
+#[no_mangle]
+pub unsafe extern "C" fn si_matcher_clone(
+    handle: *const GrammarMatcher,
+    out: *mut *mut GrammarMatcher,
+    error: *mut Bytes,
+) -> i32 {
+    entry(error, || {
+        *out = Box::into_raw(Box::new((*handle).copy()));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `handle` came from a call above and is not used again.
+#[no_mangle]
+pub unsafe extern "C" fn si_matcher_free(handle: *mut GrammarMatcher) {
+    if !handle.is_null() {
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(Box::from_raw(handle))));
+    }
+}
+
+/// # Safety
+/// `handle` is alive and used by no other thread; `out_allowed` and `error` are writable.
+#[no_mangle]
+pub unsafe extern "C" fn si_matcher_advance(
+    handle: *mut GrammarMatcher,
+    token: u32,
+    out_allowed: *mut bool,
+    error: *mut Bytes,
+) -> i32 {
+    entry(error, || {
+        *out_allowed = (*handle).advance(token)?;
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As above; `bits` is writable for `words` items.
+#[no_mangle]
+pub unsafe extern "C" fn si_matcher_mask(
+    handle: *mut GrammarMatcher,
+    bits: *mut u32,
+    words: usize,
+    error: *mut Bytes,
+) -> i32 {
+    entry(error, || (*handle).mask(std::slice::from_raw_parts_mut(bits, words)))
+}
+
+/// # Safety
+/// As above.
+#[no_mangle]
+pub unsafe extern "C" fn si_matcher_rollback(
+    handle: *mut GrammarMatcher,
+    tokens: usize,
+    error: *mut Bytes,
+) -> i32 {
+    entry(error, || (*handle).rollback(tokens))
+}
+
+/// # Safety
+/// As above; `out` is writable.
+#[no_mangle]
+pub unsafe extern "C" fn si_matcher_accepting(
+    handle: *mut GrammarMatcher,
+    out: *mut bool,
+    error: *mut Bytes,
+) -> i32 {
+    entry(error, || {
+        *out = (*handle).accepting()?;
+        Ok(())
+    })
+}
+
+/// A client's JSON Schema as si_grammar_compile takes it: {"schema": …, "notices": [{"pointer", "text"}, …]}.
+/// # Safety
+/// `schema` is readable; `out` and `error` are writable.
+#[no_mangle]
+pub unsafe extern "C" fn si_schema_prepare(
+    schema: Str,
+    strict: bool,
+    out: *mut Bytes,
+    error: *mut Bytes,
+) -> i32 {
+    entry(error, || {
+        let prepared = schema::prepare(schema.text("the schema")?, strict)?;
+        let (data, size) = into_raw(prepared.to_json().into_bytes());
+        *out = Bytes { data, size };
         Ok(())
     })
 }

@@ -3,11 +3,11 @@ import { h, svg } from "./dom.js";
 
 const kLeft = 46, kRight = 8, kTop = 8, kBottom = 20;
 
-// A round number that is not below `value`: 1, 2 or 5 times a power of ten.
+// A round number that is not below `value`, and whose half is round as well.
 export function round_up(value) {
     if (!(value > 0)) return 1;
     const power = 10 ** Math.floor(Math.log10(value));
-    const step = [1, 2, 5, 10].find((s) => s * power >= value * 0.999999);
+    const step = [1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10].find((s) => s * power >= value * 0.999999);
     return step * power;
 }
 
@@ -35,7 +35,8 @@ export class Chart {
         const width = this.element.clientWidth, height = this.element.clientHeight;
         if (!width || !this.points.length) return;
         const values = this.points.flatMap((p) => this.series.map((s) => p[s.key] ?? 0));
-        const top = Math.max(round_up(Math.max(...values)), this.whole ? 4 : 0);
+        const most = round_up(Math.max(...values));
+        const top = this.whole ? Math.max(4, 2 * Math.ceil(most / 2)) : most;
         const x = (time) => kLeft + (width - kLeft - kRight) * (1 - (this.now - time) / this.span_s);
         const y = (value) => kTop + (height - kTop - kBottom) * (1 - value / top);
         this.scale = { x, y, width, height };
@@ -45,7 +46,8 @@ export class Chart {
             root.append(svg("line", { class: "grid", x1: kLeft, x2: width - kRight, y1: line, y2: line }),
                 svg("text", { class: "axis", x: kLeft - 8, y: line + 4, "text-anchor": "end" }, this.series[0].format(top * share)));
         }
-        for (const minute of [0, 1, 2, 3, 4, 5].filter((m) => m * 60 <= this.span_s)) {
+        const step = width < 420 ? 2 : 1;
+        for (let minute = 0; minute * 60 <= this.span_s; minute += step) {
             const text = minute === 0 ? "now" : `−${minute} min`;
             root.append(svg("text", { class: "axis", x: x(this.now - minute * 60), y: height - 4, "text-anchor": minute === 0 ? "end" : minute * 60 === this.span_s ? "start" : "middle" }, text));
         }

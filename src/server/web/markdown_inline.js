@@ -4,7 +4,7 @@
 
 const kPunctuation = /[!-/:-@[-`{-~\p{P}\p{S}]/u;
 const kEntities = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", copy: "©", mdash: "—", ndash: "–", hellip: "…", times: "×", rarr: "→", larr: "←" };
-const kUrl = /https?:\/\/[^\s<>"'`\\^{}|]{1,2000}/y;
+const kUrl = /https?:\/\/[^\s<>"'`\\^{}|[\]]{1,2000}/y;
 const kLinkTail = /\(\s*(?:<([^<>\n]*)>|((?:[^\s()\\]|\\.|\([^\s()]*\))*))(?:\s+(?:"[^"\n]*"|'[^'\n]*'|\([^()\n]*\)))?\s*\)/y;
 const kBracketsMax = 64; // open at once; more stay text
 const kEmphasisDepthMax = 16;
@@ -49,7 +49,14 @@ class InlineParser {
         this.items = []; // nodes, {run} delimiters and {bracket}s, resolved at the end
         this.brackets = [];
         this.no_ticks = new Set(); // lengths of backtick runs that have no closer ahead
-        this.no_dollar = false;
+        this.absent = new Set(); // closers that do not come any more
+    }
+
+    // Where `close` comes next; a search that finds nothing is not made again.
+    find(close, from) {
+        const at = this.absent.has(close) ? -1 : this.text.indexOf(close, from);
+        if (at < 0) this.absent.add(close);
+        return at;
     }
 
     run() {
@@ -93,7 +100,7 @@ class InlineParser {
     escape() {
         const next = this.text[this.at + 1];
         if (next === "(" || next === "[") {
-            const close = this.text.indexOf(next === "(" ? "\\)" : "\\]", this.at + 2);
+            const close = this.find(next === "(" ? "\\)" : "\\]", this.at + 2);
             if (close >= 0 || this.streaming) {
                 const end = close >= 0 ? close : this.text.length;
                 this.push({ tag: "math", text: this.text.slice(this.at + 2, end).trim(), display: next === "[" });
@@ -226,14 +233,13 @@ class InlineParser {
     dollar() {
         const double = this.text[this.at + 1] === "$";
         if (double) {
-            const end = this.text.indexOf("$$", this.at + 2);
+            const end = this.find("$$", this.at + 2);
             if (end < 0 || end === this.at + 2) return this.literal(2);
             this.push({ tag: "math", text: this.text.slice(this.at + 2, end).trim(), display: true });
             this.at = end + 2;
             return;
         }
-        const end = this.no_dollar ? -1 : this.text.indexOf("$", this.at + 1);
-        if (end < 0) this.no_dollar = true;
+        const end = this.find("$", this.at + 1);
         const body = end < 0 ? "" : this.text.slice(this.at + 1, end);
         const hugs = body !== "" && !/^\s|\s$|\n\n/.test(body) && !/\d/.test(this.text[end + 1] ?? "");
         if (!hugs || body.endsWith("\\")) return this.literal(1);
