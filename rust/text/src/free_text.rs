@@ -1,6 +1,7 @@
 //! Masks where free text may come. The crate's slicer passes over lexemes that end at their first match, such as text
-//! up to a tag, and then walks the whole vocabulary. Here one look at the lexer tells whether every text without '<'
-//! stays inside the lexeme; then all tokens of such text are allowed at once, and only the few others are walked.
+//! up to a tag, and then walks the whole vocabulary. Here one look at the lexer tells whether every text without
+//! '<' and '>' stays inside the lexeme; then all tokens of such text are allowed at once, and only the few others are
+//! walked.
 
 use llguidance::derivre::StateID;
 use llguidance::earley::{BiasComputer, ParserRecognizer};
@@ -12,7 +13,7 @@ const MAX_PLACES: usize = 48;
 
 pub struct FreeText {
     others: Arc<dyn BiasComputer>, // where text is not free
-    free: SimpleVob,               // tokens of whole characters without '<'
+    free: SimpleVob,               // tokens of whole characters without '<' and '>'
     rest: TokTrie,                 // the other ones
 }
 
@@ -37,7 +38,7 @@ fn after(next: Next, byte: u8) -> Option<Next> {
         };
     }
     match byte {
-        b'<' => None,
+        b'<' | b'>' => None,
         0..=0x7F => Some(BOUNDARY),
         0xC2..=0xDF => go_on(1, 0x80, 0xBF),
         0xE0 => go_on(2, 0xA0, 0xBF),
@@ -69,7 +70,7 @@ impl FreeText {
         FreeText { others, free, rest: trie.filter(&rest) }
     }
 
-    /// Whether every text without '<' goes on with the lexeme that is under way.
+    /// Whether every text without '<' and '>' goes on with the lexeme that is under way.
     fn may_come(rec: &mut ParserRecognizer<'_>) -> bool {
         rec.trie_started("free text");
         let mut places = Vec::with_capacity(MAX_PLACES);
