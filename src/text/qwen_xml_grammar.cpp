@@ -9,8 +9,9 @@
 namespace sparkinfer {
 namespace {
 
-constexpr size_t kBits = 64;  // of a rule's parameter
-constexpr int kHops = 8;      // of references, and of what lies in each other
+constexpr size_t kBits = 64;        // of a rule's parameter
+constexpr int64_t kLengthMax = 64;  // of a bare string: each place costs a walk through the vocabulary
+constexpr int kHops = 8;            // of references, and of what lies in each other
 
 struct Argument {
     std::string name;
@@ -22,6 +23,12 @@ struct Argument {
 struct Value {
     std::string next, last;
 };
+
+int64_t length(const JsonObject& schema, const char* key, int64_t fallback) {
+    const Json* value = json_find(schema, key);
+    int64_t out = fallback;
+    return value && json_is_int(*value, &out) ? out : fallback;
+}
 
 class QwenXmlGrammar {
   public:
@@ -197,11 +204,12 @@ Result<Value> QwenXmlGrammar::text_value(const Argument& argument, size_t index)
         TRY_VOID(relax(where + "/pattern", "it cannot be enforced"));
     for (const char* key : {"format", "anyOf", "oneOf", "allOf"})
         if (schema->contains(key)) TRY_VOID(relax(fmt::format("{}/{}", where, key), "it cannot be enforced"));
-    const Json *least = json_find(*schema, "minLength"), *most = json_find(*schema, "maxLength");
-    if (least || most) {
+    const int64_t least = length(*schema, "minLength", 0), most = length(*schema, "maxLength", -1);
+    if (least > kLengthMax || most > kLengthMax) {
+        TRY_VOID(relax(where, fmt::format("lengths above {} cannot be enforced", kLengthMax)));
+    } else if (least > 0 || most >= 0) {
         if (!expression.empty()) expression += " & ";
-        expression +=
-            fmt::format("/\\n(?s:.{{{},{}}})/", least ? to_json(*least) : "0", most ? to_json(*most) : "");
+        expression += fmt::format("/\\n(?s:.{{{},{}}})/", least, most < 0 ? "" : std::to_string(most));
     }
     return expression.empty() ? free : terminal_value(index, expression);
 }

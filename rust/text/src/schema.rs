@@ -14,7 +14,7 @@ const MAX_NODES: usize = 10_000; // schemas in a document
 const MAX_MERGED_NODES: usize = 500; // where allOf multiplies them
 const MAX_INTEGER: f64 = 9_007_199_254_740_991.0; // the integers that every JSON reader keeps
 const MAX_ITEMS: u64 = 10_000;
-const MAX_LENGTH: u64 = 8_192; // of a string: each place in it is a state of the lexer
+const MAX_LENGTH: u64 = 2_048; // of a string: each place in it is some states of the lexer
 const MAX_RELAXED: usize = 64;
 const MAX_EXPLAIN: Duration = Duration::from_secs(1); // for finding the places of what fails
 
@@ -87,10 +87,12 @@ pub fn prepare(text: &str, strict: bool) -> Result<Prepared, Failure> {
 
 /// How the grammar writes JSON. Escapes of printable characters could spell a declared key once more.
 pub fn add_options(schema: &mut Value, strict: bool) {
+    let open = has_open_objects(schema);
     let options = json!({
         "whitespace_pattern": WHITE_SPACE,
         "coerce_one_of": !strict,
-        "json_allowed_escapes": if has_open_objects(schema) { "nrbtf\\\"" } else { "nrbtf\\\"u" },
+        "json_allowed_escapes": if open { "nrbtf\\\"" } else { "nrbtf\\\"u" },
+        "json_allow_general_unicode_escapes": !open,
     });
     schema.as_object_mut().expect("made one above").insert("x-guidance".into(), options);
 }

@@ -123,6 +123,7 @@ Walk replay(const Tokenizer& tokenizer, GrammarMatcher& matcher, std::string_vie
         if (allowed(bits, raw(id)) != matcher.advance(id)) walk.broken = "the mask and advance() differ";
     }
     walk.ended = matcher.accepting();
+    if (!matcher.error().empty()) walk.broken = matcher.error();
     return walk;
 }
 

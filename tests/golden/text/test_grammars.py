@@ -36,7 +36,8 @@ TOOLS = [
             "priority": {"anyOf": [{"const": 1}, {"const": 2}, {"type": "null"}]}},
             "required": ["content", "status"]}}}, "required": ["todos"]}},
     {"name": "mcp__tree__add", "parameters": {
-        "properties": {"node": {"$ref": "#/definitions/node"}, "name": {"type": "string", "pattern": "[a-z]-[0-9]{2}"},
+        "properties": {"node": {"$ref": "#/definitions/node"},
+                       "name": {"type": "string", "pattern": "[a-z]-[0-9]{2}", "maxLength": 20},
                        "mode": {"anyOf": [{"enum": ["fast", "slow"]}, {"type": "null"}]},
                        "zip": {"type": ["string", "integer"]}, "ratio": {"type": "number", "minimum": 0, "maximum": 1}},
         "required": ["node"],
@@ -45,7 +46,7 @@ TOOLS = [
                                                 "children": {"type": "array", "maxItems": 2,
                                                              "items": {"$ref": "#/definitions/node"}}}}}}},
     {"name": "bash", "parameters": {
-        "type": "object", "properties": {"command": {"type": "string", "maxLength": 200}, "timeout": {
+        "type": "object", "properties": {"command": {"type": "string", "minLength": 1}, "timeout": {
             "type": "number", "maximum": 600000}, "env": {"type": "object", "additionalProperties": {"type": "string"}}},
         "required": ["command"]}},
     {"name": "now", "parameters": {"type": "object", "properties": {}}},
@@ -143,7 +144,7 @@ def test_mask_time(grammars, form):
     call = f"<tool_call>\n<function=bash>\n<parameter=command>\n{code[:150]}\n</parameter>\n</function>\n</tool_call>\n" \
            f"<tool_call>\n<function=read>\n<parameter=file_path>\n{code}\n</parameter>\n</function>\n</tool_call>"
     if form == "hermes_json":
-        call = f'<tool_call>\n{json.dumps({"name": "read", "arguments": {"file_path": code}})}\n</tool_call>'
+        call = f'<tool_call>\n{json.dumps({"name": "read", "arguments": {"file_path": code}}, ensure_ascii=False)}\n</tool_call>'
     many = [{**tool, "name": f"{tool['name']}_{i}" if i else tool["name"]} for i in range(4) for tool in TOOLS]
     shape = {"format": form, "reasoning": True, "inside": True, "tools": many, "choice": "auto"}
     request = {"shape": shape, "replay": f"{thought}</think>\n\nFine.\n\n{call}"}
