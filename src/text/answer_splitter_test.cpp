@@ -27,6 +27,10 @@ TEST(AnswerFormat, IsReadOffTheTemplate) {
         R"({{- "<tool_call>\n{\"name\": <function-name>, \"arguments\": <args>}\n</tool_call>" }})");
     EXPECT_EQ(hermes.tools, ToolFormat::hermes_json);
     EXPECT_FALSE(hermes.reasoning);
+    // Parts printed one by one.
+    EXPECT_EQ(
+        answer_format("{{- \"<tool_call>\n\" }}\n{{- '{\"name\": <name>, \"arguments\": <dict>}\n' }}").tools,
+        ToolFormat::hermes_json);
     // GLM's, MiniMax's and ChatML's.
     EXPECT_EQ(answer_format("<tool_call>{function-name}\n<arg_key>{arg-key}</arg_key>").tools,
               ToolFormat::none);

@@ -9,27 +9,15 @@ constexpr std::string_view kCallTag = "<tool_call>";
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
-// What a template prints after position `at`: white space, escaped line breaks and the quotes of its own
-// strings are skipped.
-std::string_view printed_after(std::string_view source, size_t at) {
-    while (at < source.size()) {
-        if (source.substr(at).starts_with("\\n")) {
-            at += 2;
-        } else if (source[at] == ' ' || source[at] == '\n' || source[at] == '\r') {
-            at++;
-        } else {
-            break;
-        }
-    }
-    return source.substr(at);
-}
-
-// Whether the template shows a call as an object that begins with its name.
+// Whether the template shows a call as an object that begins with its name: right after a tag but for line
+// breaks and the borders of the template's own strings.
 bool shows_json_calls(std::string_view source) {
+    constexpr size_t kBorders = 40;  // bytes
     for (size_t at = source.find(kCallTag); at != source.npos; at = source.find(kCallTag, at + 1)) {
-        const std::string_view next = printed_after(source, at + kCallTag.size());
-        for (const char* begin : {R"({"name")", R"({\"name\")", R"({'name')", R"({\'name\')"})
-            if (next.starts_with(begin)) return contains(source, "arguments");
+        std::string_view next = source.substr(at + kCallTag.size(), kBorders);
+        next = next.substr(0, next.find('<'));
+        if (contains(next, R"({"name")") || contains(next, R"({\"name")"))
+            return contains(source, "arguments");
     }
     return false;
 }
