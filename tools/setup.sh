@@ -2,7 +2,8 @@
 # setup.sh — what a fresh Debian 12+ or Ubuntu 24.04+ machine needs, installed only where it is missing.
 # Usage: tools/setup.sh run|test|check     each level includes the one before it
 #   run    compiler, CMake, libraries, cargo, the pinned Python environment .venv
-#   test   + GoogleTest              check   + clang 19: sanitizers, clang-tidy, clang-format; npm, HAProxy
+#   test   + GoogleTest; Chromium and Node for the web page
+#   check  + clang 19: sanitizers, clang-tidy, clang-format; npm, HAProxy
 # Looks before it acts: with everything in place it calls neither apt nor pip and is silent (~0.1 s).
 set -eu
 cd "$(dirname "$0")/.."
@@ -34,6 +35,8 @@ boost_packages() {
     echo "libboost$v-dev libboost-json$v-dev"
 }
 
+have_chromium() { have chromium || have chromium-browser || have google-chrome; }
+
 find_missing() {
     missing=""
     if ! have c++ || ! have make; then need build-essential; fi
@@ -47,6 +50,9 @@ find_missing() {
     for p in libfmt-dev libcli11-dev libssl-dev; do need_library $p; done
     [ "$level" = run ] && return
     need_library libgtest-dev
+    need_command node nodejs
+    # 124 MB to fetch, 415 MB on disk, a minute at most; Ubuntu's package has another name.
+    have_chromium || need "$(offered chromium && echo chromium || echo chromium-browser)"
     [ "$level" = test ] && return
     need_command git git
     need_command clang++-19 clang-19

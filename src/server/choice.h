@@ -7,8 +7,8 @@
 #include "engine/engine.h"
 #include "server/chat.h"
 #include "server/transcript.h"
-#include "text/answer_splitter.h"
 #include "text/decoder.h"
+#include "text/visible_stops.h"
 
 namespace sparkinfer {
 
@@ -32,8 +32,8 @@ class Choice {
     // The answer's end; appends what was held back, not the `finished` itself.
     void finish(std::vector<AnswerEvent>& out);
 
-    bool stopped() const { return stops_.matched(); }  // by a stop string: whatever follows does not count
-    const std::string& stop() const { return stops_.match(); }
+    bool stopped() const { return reader_.matched(); }  // by a stop string: whatever follows does not count
+    const std::string& stop() const { return reader_.match(); }
     int32_t tokens() const { return tokens_; }
     int32_t reasoning_tokens() const { return reasoning_tokens_; }
     bool has_calls() const { return !turn_.calls.empty(); }
@@ -45,18 +45,16 @@ class Choice {
   private:
     void take(std::vector<AnswerPart>& parts, std::vector<AnswerEvent>& out);
     void add_content(std::string text, std::vector<AnswerEvent>& out);
-    void flush_held(std::vector<AnswerEvent>& out);
     AnswerEvent event(AnswerEvent::Kind kind) const;
 
     const ReadingRules* rules_;
     int32_t number_;
     Decoder decoder_;
-    AnswerSplitter splitter_;
-    StopMatcher stops_;
+    VisibleStops reader_;
     std::vector<TextLogprob> logprobs_;  // of tokens whose text has not come out yet
     SampledTurn turn_;
     int32_t tokens_ = 0, reasoning_tokens_ = 0;
-    bool in_reasoning_, echoed_ = false;
+    bool echoed_ = false;
 };
 
 // An engine's log-probabilities with the bytes of the tokens.

@@ -17,13 +17,6 @@ std::string template_source_of(const Metadata& metadata) {
     return "";
 }
 
-bool takes_late_system(const ChatTemplate& chat_template) {
-    return chat_template
-        .render(R"([{"role":"user","content":"0000"},{"role":"assistant","content":"1111"},)"
-                R"({"role":"system","content":"2222"},{"role":"user","content":"3333"}])")
-        .ok();
-}
-
 // [begin, end) of a rendered text with its guards.
 Rendered slice(const Rendered& whole, size_t begin, size_t end) {
     Rendered part;
@@ -91,7 +84,7 @@ Result<PromptMaker> PromptMaker::make(const Metadata& metadata, const Tokenizer&
         return maker;
     }
     maker.template_ = std::move(chat_template).value();
-    maker.traits_.late_system = takes_late_system(*maker.template_);
+    maker.traits_.habits = template_habits(*maker.template_);
     maker.marks_ = find_turn_marks(*maker.template_);
     maker.format_ = answer_format(maker.traits_.source);
     return maker;
@@ -102,7 +95,7 @@ ApiResult<Rendered> PromptMaker::render(const ChatRequest& request, TemplateInpu
         return bad_request("messages",
                            "this model has no chat template, expected a request of /v1/completions");
     if (request.messages.empty()) return bad_request("messages", "the list is empty, expected a message");
-    input = template_input(request, traits_);
+    TRY(input, template_input(request, traits_));
     RenderOptions options;
     options.tools = input.tools;
     options.kwargs = input.kwargs;
@@ -110,7 +103,7 @@ ApiResult<Rendered> PromptMaker::render(const ChatRequest& request, TemplateInpu
     if (request.continue_final_message && last.role != Role::assistant)
         return bad_request("continue_final_message",
                            "the last message is not the assistant's, expected one to go on with");
-    options.add_generation_prompt = !request.continue_final_message;
+    options.add_generation_prompt = request.add_generation_prompt && !request.continue_final_message;
     auto rendered = template_->render(input.messages, options);
     if (!rendered.ok())
         return bad_request("messages", "the model's chat template refuses: {}", rendered.error().message);

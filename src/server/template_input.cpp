@@ -5,55 +5,24 @@
 namespace sparkinfer {
 namespace {
 
-const char* role_name(Role role) {
+HistoryMessage::Role history_role(Role role) {
     switch (role) {
-        case Role::system: return "system";
-        case Role::user: return "user";
-        case Role::assistant: return "assistant";
-        case Role::tool: return "tool";
+        case Role::system: return HistoryMessage::Role::system;
+        case Role::user: return HistoryMessage::Role::user;
+        case Role::assistant: return HistoryMessage::Role::assistant;
+        case Role::tool: return HistoryMessage::Role::tool;
     }
-    return "?";
+    return HistoryMessage::Role::user;
 }
 
-JsonArray calls_json(const std::vector<ToolCall>& calls) {
-    JsonArray array;
-    for (const ToolCall& call : calls) {
-        JsonObject function;
-        function["name"] = call.name;
-        function["arguments"] = call.arguments;
-        JsonObject entry;
-        entry["id"] = call.id;
-        entry["type"] = "function";
-        entry["function"] = std::move(function);
-        array.emplace_back(std::move(entry));
-    }
-    return array;
-}
-
-// The name of the function that a tool message answers, which some templates print.
-std::string called_name(const std::vector<ChatMessage>& messages, size_t before, const std::string& id) {
-    for (size_t i = before; i-- > 0;)
-        for (const ToolCall& call : messages[i].calls)
-            if (call.id == id) return call.name;
-    return "";
-}
-
-JsonObject message_json(const ChatRequest& request, size_t i, const TemplateTraits& traits) {
-    const ChatMessage& message = request.messages[i];
-    JsonObject object;
-    const bool late = message.role == Role::system && i > 0 && !traits.late_system;
-    object["role"] = late ? "user" : role_name(message.role);
-    object["content"] = late ? traits.system_marker + message.content : message.content;
-    if (message.role == Role::assistant) {
-        if (message.reasoning) object["reasoning_content"] = *message.reasoning;
-        if (!message.calls.empty()) object["tool_calls"] = calls_json(message.calls);
-    }
-    if (message.role == Role::tool) {
-        object["tool_call_id"] = message.call_id;
-        if (std::string name = called_name(request.messages, i, message.call_id); !name.empty())
-            object["name"] = std::move(name);
-    }
-    return object;
+HistoryMessage history_message(const ChatMessage& from) {
+    HistoryMessage to;
+    to.role = history_role(from.role);
+    to.content = from.content;
+    to.reasoning = from.reasoning;
+    for (const ToolCall& call : from.calls) to.calls.push_back({call.id, call.name, call.arguments});
+    to.call_id = from.call_id;
+    return to;
 }
 
 std::string tools_json(const std::vector<ToolSpec>& tools) {
@@ -100,12 +69,15 @@ std::string kwargs_json(const ChatRequest& request, const TemplateTraits& traits
 
 }  // namespace
 
-TemplateInput template_input(const ChatRequest& request, const TemplateTraits& traits) {
+ApiResult<TemplateInput> template_input(const ChatRequest& request, const TemplateTraits& traits) {
     TemplateInput input;
-    JsonArray messages;
-    for (size_t i = 0; i < request.messages.size(); ++i)
-        messages.emplace_back(message_json(request, i, traits));
-    input.messages = to_json(Json(std::move(messages)));
+    std::vector<HistoryMessage> history;
+    for (const ChatMessage& message : request.messages) history.push_back(history_message(message));
+    HistoryOptions options;
+    options.continue_final_message = request.continue_final_message;
+    auto arranged = arrange_history(std::move(history), traits.habits, options, input.notices);
+    if (!arranged.ok()) return bad_request("messages", "{}", arranged.error().message);
+    input.messages = history_json(arranged.value(), input.notices);
     if (!request.tools.empty() && request.tool_choice.kind != ToolChoice::Kind::none)
         input.tools = tools_json(request.tools);
     input.kwargs = kwargs_json(request, traits);

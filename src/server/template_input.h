@@ -4,14 +4,14 @@
 #include <vector>
 
 #include "server/chat.h"
+#include "text/history.h"
 
 namespace sparkinfer {
 
 // What is known of a model's template beyond running it.
 struct TemplateTraits {
-    std::string source;              // of the template
-    bool late_system = true;         // it takes system messages behind the first turn
-    std::string system_marker = {};  // what stands before a late system message where it does not
+    std::string source;  // of the template
+    TemplateHabits habits;
 };
 
 struct TemplateInput {
@@ -23,6 +23,6 @@ struct TemplateInput {
 
 // Tools are left out with tool_choice none. Reasoning efforts are told to templates that know the word, in
 // the spelling they know.
-TemplateInput template_input(const ChatRequest& request, const TemplateTraits& traits);
+ApiResult<TemplateInput> template_input(const ChatRequest& request, const TemplateTraits& traits);
 
 }  // namespace sparkinfer

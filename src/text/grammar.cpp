@@ -1,8 +1,5 @@
 #include "text/grammar.h"
 
-#include <list>
-#include <mutex>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -79,51 +76,16 @@ Result<GrammarMatcher> GrammarMatcher::clone() const {
     return matcher;
 }
 
-// Compiled grammars by their text, most recently used first.
 struct GrammarCompiler::State {
-    struct Entry {
-        std::string text;
-        size_t bytes;
-        std::shared_ptr<const GrammarMatcher> start;  // never advanced
-    };
-
     ffi::GrammarEnv* env = nullptr;
-    Options options;
-    std::mutex mutex;
-    std::list<Entry> entries;
-    std::unordered_map<std::string_view, std::list<Entry>::iterator> by_text;
-    Stats stats;
+    TextLru<GrammarMatcher> compiled;  // at their start, never advanced
+    TextLru<PreparedSchema> prepared;
 
-    State(ffi::GrammarEnv* e, Options o) : env(e), options(o) {}
+    State(ffi::GrammarEnv* e, const Options& options)
+        : env(e), compiled(options.cache_bytes), prepared(options.cache_bytes / 4) {}
     State(const State&) = delete;
     State& operator=(const State&) = delete;
     ~State() { ffi::si_grammar_env_free(env); }
-
-    std::shared_ptr<const GrammarMatcher> find(const std::string& text) {
-        const std::lock_guard lock(mutex);
-        const auto found = by_text.find(text);
-        if (found == by_text.end()) {
-            ++stats.misses;
-            return nullptr;
-        }
-        ++stats.hits;
-        entries.splice(entries.begin(), entries, found->second);
-        return found->second->start;
-    }
-
-    void keep(Entry entry) {
-        const std::lock_guard lock(mutex);
-        if (entry.bytes > options.cache_bytes || by_text.contains(entry.text)) return;
-        stats.bytes += entry.bytes;
-        entries.push_front(std::move(entry));
-        by_text.emplace(entries.front().text, entries.begin());
-        while (stats.bytes > options.cache_bytes) {
-            stats.bytes -= entries.back().bytes;
-            by_text.erase(entries.back().text);
-            entries.pop_back();
-        }
-        stats.grammars = entries.size();
-    }
 };
 
 GrammarCompiler::GrammarCompiler(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -143,21 +105,40 @@ Result<GrammarCompiler> GrammarCompiler::make(const Tokenizer& tokenizer, Option
 }
 
 Result<GrammarMatcher> GrammarCompiler::compile(const Grammar& grammar) const {
-    if (auto start = state_->find(grammar.parts)) return start->clone();
+    if (auto start = state_->compiled.find(grammar.parts)) return start->clone();
     ffi::GrammarMatcher* rust = nullptr;
     size_t bytes = 0;
     ffi::Bytes message{};
     const int code = ffi::si_grammar_compile(state_->env, ffi::str(grammar.parts), &rust, &bytes, &message);
     if (code != 0) return ffi::take_error(code, message, "");
-    const auto start =
-        std::make_shared<GrammarMatcher>(GrammarMatcher(std::make_unique<GrammarMatcher::Handle>(rust)));
-    state_->keep({grammar.parts, bytes + 2 * grammar.parts.size(), start});
+    const auto start = std::make_shared<GrammarMatcher>(
+        GrammarMatcher(std::make_unique<GrammarMatcher::Handle>(rust)));
+    state_->compiled.keep(grammar.parts, bytes + grammar.parts.size(), start);
     return start->clone();
 }
 
-GrammarCompiler::Stats GrammarCompiler::stats() const {
-    const std::lock_guard lock(state_->mutex);
-    return state_->stats;
+Result<std::shared_ptr<const PreparedSchema>> GrammarCompiler::prepare(const Json& schema, bool strict) const {
+    const std::string text = to_json(schema);
+    const std::string key = (strict ? "s" : "r") + text;
+    if (auto known = state_->prepared.find(key)) return known;
+    ffi::Bytes out{}, message{};
+    const int code = ffi::si_schema_prepare(ffi::str(text), strict, &out, &message);
+    if (code != 0) return ffi::take_error(code, message, "");
+    const std::string answer(out.data, out.size);
+    ffi::si_text_free_bytes(out);
+    TRY(const Json parsed, parse_json(answer, "the prepared schema", {.depth = 256}));
+    const JsonObject& object = parsed.get_object();
+    auto prepared = std::make_shared<PreparedSchema>();
+    prepared->schema = object.at("schema");
+    for (const Json& notice : object.at("notices").get_array()) {
+        const std::string_view at = notice.get_object().at("pointer").get_string();
+        const std::string_view what = notice.get_object().at("text").get_string();
+        prepared->notices.push_back(fmt::format("at {}: {}", at.empty() ? "the root" : at, what));
+    }
+    state_->prepared.keep(key, key.size() + 8 * answer.size(), prepared);
+    return std::shared_ptr<const PreparedSchema>(std::move(prepared));
 }
+
+TextLru<GrammarMatcher>::Stats GrammarCompiler::stats() const { return state_->compiled.stats(); }
 
 }  // namespace sparkinfer

@@ -10,8 +10,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "core/json.h"
 #include "core/result.h"
+#include "text/text_lru.h"
 #include "text/tokenizer.h"
 
 namespace sparkinfer {
@@ -24,7 +27,7 @@ struct Grammar {
 
     static Grammar lark(std::string_view text);
     static Grammar regex(std::string_view pattern);
-    static Grammar json_schema(std::string_view schema);  // as it is; schema.h prepares a client's
+    static Grammar json_schema(std::string_view schema);  // as prepare() gives it
 };
 
 // Where one answer stands in its grammar. Move-only; one thread at a time. Fails closed: a token that the
@@ -63,6 +66,11 @@ class GrammarMatcher {
     std::string error_;
 };
 
+struct PreparedSchema {
+    Json schema;                       // with options for the grammar compiler at its root
+    std::vector<std::string> notices;  // what is not enforced, and where
+};
+
 // Compiles grammars for one vocabulary and keeps the compiled ones, least recently used first out. Move-only;
 // const use is safe from any number of threads.
 class GrammarCompiler {
@@ -82,12 +90,12 @@ class GrammarCompiler {
     // A matcher at the start. Errors: bad_input with what the grammar has wrong, or which limit it breaks.
     Result<GrammarMatcher> compile(const Grammar& grammar) const;
 
-    // How often compile() found its grammar in the cache, and what is in there.
-    struct Stats {
-        int64_t hits = 0, misses = 0;
-        size_t grammars = 0, bytes = 0;
-    };
-    Stats stats() const;
+    // Makes a client's JSON Schema one that compile() takes. Errors: bad_input with a JSON pointer to what
+    // cannot be enforced; without `strict` most of that is left out instead, with a notice.
+    Result<std::shared_ptr<const PreparedSchema>> prepare(const Json& schema, bool strict) const;
+
+    // Of the cache of compiled grammars.
+    TextLru<GrammarMatcher>::Stats stats() const;
 
   private:
     struct State;

@@ -291,7 +291,7 @@ TEST_F(GrammarTest, ManyThreadsShareOneCompilerAndABoundedCache) {
             }
         });
     for (std::thread& thread : threads) thread.join();
-    const GrammarCompiler::Stats stats = compiler->stats();
+    const auto stats = compiler->stats();
     EXPECT_LE(stats.bytes, size_t{1} << 20);
     EXPECT_GT(stats.hits, 0);
     EXPECT_EQ(stats.hits + stats.misses, 120);

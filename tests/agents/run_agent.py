@@ -104,7 +104,7 @@ def run(name, folder, family, upstream):
     server = None
     if not upstream:
         server = servers.ScriptedServer(agents.script_of(name, folder / "work"), family, folder,
-                                        ["--slots", "4", "--ctx", "65536"])
+                                        ["--slots", "4", "--ctx", "65536", "--alias", agents.MODEL])
         server.start()
     try:
         with Recorder(upstream or server.port) as recorder:

@@ -30,7 +30,7 @@ SCRIPT = {"rules": [
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
     with ScriptedServer(SCRIPT, "qwen35", tmp_path_factory.mktemp("scripted"),
-                        ["--slots", "4", "--ctx", "4096"]) as found:
+                        ["--slots", "4", "--ctx", "4096", "--alias", "x"]) as found:
         yield found
     assert found.failures() == []
     assert found.process.returncode == 0, found.tail()

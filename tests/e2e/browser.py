@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 
-WAIT_S = 20
+WAIT_S = 40    # on a machine that builds at the same time
 KEYS = {
     "Enter": ("Enter", 13, "\r"), "Escape": ("Escape", 27, ""), "Tab": ("Tab", 9, ""), "ArrowUp": ("ArrowUp", 38, ""),
     "/": ("Slash", 191, "/"), " ": ("Space", 32, " "),
@@ -28,7 +28,8 @@ class Browser:
         self.read_fd, from_browser = os.pipe()
         command = [binary, "--headless=new", "--remote-debugging-pipe", f"--user-data-dir={profile}", "--no-first-run",
                    "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--disable-background-networking",
-                   "--disable-component-update", "--disable-default-apps", "--disable-sync", "--force-color-profile=srgb",
+                   "--disable-component-update", "--disable-background-timer-throttling",
+                   "--disable-renderer-backgrounding", "--disable-backgrounding-occluded-windows", "--disable-default-apps", "--disable-sync", "--force-color-profile=srgb",
                    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
         if os.geteuid() == 0:
             command.append("--no-sandbox")    # its sandbox refuses to run as root

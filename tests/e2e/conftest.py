@@ -46,3 +46,36 @@ def refused(execute):
         return lines[0].removeprefix("sparkinfer: error: ")
 
     return run
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    """One headless Chromium for all tests of pages; each test opens its own tab with its own storage."""
+    from browser import Browser
+
+    chromium = Browser(tmp_path_factory.mktemp("chromium"))
+    yield chromium
+    chromium.close()
+
+
+@pytest.fixture
+def shot():
+    """Keeps a picture of a page under build/web, for people to look at."""
+    folder = ROOT / "build" / "web"
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def take(page, name):
+        page.screenshot(folder / f"{name}.png")
+        assert (folder / f"{name}.png").stat().st_size > 10_000, "an empty page"
+
+    return take
+
+
+@pytest.fixture
+def mock():
+    """A server that plays the endpoints; see web_mock.py."""
+    from web_mock import MockServer
+
+    server = MockServer().start()
+    yield server
+    server.stop()

@@ -4,7 +4,9 @@ A test scripts the next answers: `server.answers.append([...])` of steps, each a
 the test lets it go), a `Usage`, a `Finish`, an `Error` or `CUT` (the connection breaks off). What came in is in `requests`.
 """
 
+import contextlib
 import json
+import socket
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -57,6 +59,7 @@ class MockServer:
     dashboard: dict = field(default_factory=dict)
     gone: threading.Event = field(default_factory=threading.Event)    # set when a client leaves in mid-stream
     port: int = 0
+    sockets: set = field(default_factory=set)
 
     def start(self):
         mock = self
@@ -71,8 +74,12 @@ class MockServer:
         return self
 
     def stop(self):
+        """As a process that ends: connections that are kept alive break off too."""
         self.http.shutdown()
         self.http.server_close()
+        for connection in list(self.sockets):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     @property
     def url(self):
@@ -82,6 +89,14 @@ class MockServer:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_state: MockServer
+
+    def setup(self):
+        super().setup()
+        self.server_state.sockets.add(self.connection)
+
+    def finish(self):
+        self.server_state.sockets.discard(self.connection)
+        super().finish()
 
     def log_message(self, *_):
         pass

@@ -80,7 +80,7 @@ class Site:
         for name, port in zip("ab", ports):
             (self.folder / name).mkdir()
             self.replicas.append(ScriptedServer(SCRIPT, tiny_model(), self.folder / name,
-                                                ["--slots", "4", "--threads", "1"], port))
+                                                ["--slots", "4", "--threads", "1", "--any-model"], port))
         self.command = proxy.command(self.folder, (self.port, *ports))
         self.process = None
 

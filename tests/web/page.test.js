@@ -1,12 +1,15 @@
 // Risk: events of a stream are lost or joined at odd cuts; a conversation forgets a branch or sends the wrong path;
 // a setting out of range is sent; a crafted file gets into the store; colours change or lose characters of code.
 import assert from "node:assert/strict";
+import { webcrypto } from "node:crypto";
 import test from "node:test";
 
 import { SseParser } from "../web/api.js";
 import { add_assistant, add_user, apply_chunk, branch_of, checked, context_used, new_conversation, path_to, request_body, shown_path, switch_branch, title_of } from "../web/conversation.js";
 import { find_language, highlight_line } from "../web/highlight.js";
 import { check_tools, kDefaults, kFields } from "../web/settings.js";
+
+globalThis.crypto ??= webcrypto; // Node 18 has it in its module alone
 
 test("events are the same however the stream is cut", () => {
     const stream = ": keep-alive\n\ndata: {\"a\":1}\n\ndata:two\r\n\r\nevent: x\ndata: three\ndata: lines\r\rid: 7\n\ndata: [DONE]\n\n";

@@ -15,7 +15,7 @@ import conformance
 import evaluation
 import oracles
 import soak
-from server import BUILD, ROOT, Server, tiny_model
+from server import BUILD, LENIENT, ROOT, Server, tiny_model
 
 BINARY = BUILD / "sparkinfer"
 AGENT_NAMES = {"codex": "Codex", "claude": "Claude Code", "opencode": "OpenCode", "qwen": "Qwen Code", "aider": "aider"}
@@ -65,7 +65,7 @@ def on_both(check, *arguments):
     def run(folder):
         figures = {}
         for variant in ("llama", "qwen35-r2"):
-            with Server([BINARY, "serve"], tiny_model(variant), ["--slots", "4"], folder / f"{variant}.log") as server:
+            with Server([BINARY, "serve"], tiny_model(variant), LENIENT, folder / f"{variant}.log") as server:
                 found = asyncio.run(check(server.port, *arguments))
             if server.process.returncode != 0:
                 raise RuntimeError(f"the server ended with {server.process.returncode}\n{server.tail()}")
@@ -88,7 +88,7 @@ def oracle_part(check):
 
 
 def run_soak(folder):
-    with Server([BINARY, "serve"], tiny_model("qwen35-r2"), ["--slots", "4"], folder / "server.log") as server:
+    with Server([BINARY, "serve"], tiny_model("qwen35-r2"), LENIENT, folder / "server.log") as server:
         return asyncio.run(soak.soak(server, 5000))
 
 

@@ -11,6 +11,7 @@ mod grammar;
 mod provenance;
 mod python;
 mod schema;
+mod schema_check;
 mod split;
 mod template;
 mod tokenizer;

@@ -1,11 +1,12 @@
 //! A client's JSON Schema, made one that the grammar compiler takes: what it cannot enforce is an error that names
 //! the place (strict), or is left out with a notice. What is left out or made narrower is in docs/serving-grammar.md.
 
-use crate::grammar::{on_deep_stack, refused};
+use crate::grammar::on_deep_stack;
+use crate::schema_check::{
+    check_pattern, compiles, culprit, escape, find_refs, has_open_objects, merges, percent_decoded, short,
+    whole_text,
+};
 use crate::{bad_input, Failure};
-use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
-use llguidance::derivre::RegexBuilder;
-use llguidance::regex_to_lark;
 use serde_json::{json, Map, Value};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,6 @@ const MAX_MERGED_NODES: usize = 500; // where allOf multiplies them
 const MAX_INTEGER: f64 = 9_007_199_254_740_991.0; // the integers that every JSON reader keeps
 const MAX_ITEMS: u64 = 10_000;
 const MAX_LENGTH: u64 = 8_192; // of a string: each place in it is a state of the lexer
-const MAX_PATTERN_BYTES: usize = 4_096;
 const MAX_RELAXED: usize = 64;
 const MAX_EXPLAIN: Duration = Duration::from_secs(1); // for finding the places of what fails
 
@@ -47,6 +47,9 @@ const UNSUPPORTED: [&str; 18] = [
 ];
 /// White space between the parts of a JSON text: enough for indentation, never without end.
 const WHITE_SPACE: &str = r"[ \t\r\n]{1,40}";
+
+/// Beside a pattern: the regex of the texts that hold it, for where a string is not written as JSON.
+const WHOLE_TEXT: &str = "x-text";
 
 pub struct Notice {
     pointer: String,
@@ -83,26 +86,13 @@ pub fn prepare(text: &str, strict: bool) -> Result<Prepared, Failure> {
 }
 
 /// How the grammar writes JSON. Escapes of printable characters could spell a declared key once more.
-fn add_options(schema: &mut Value, strict: bool) {
+pub fn add_options(schema: &mut Value, strict: bool) {
     let options = json!({
         "whitespace_pattern": WHITE_SPACE,
         "coerce_one_of": !strict,
         "json_allowed_escapes": if has_open_objects(schema) { "nrbtf\\\"" } else { "nrbtf\\\"u" },
     });
     schema.as_object_mut().expect("made one above").insert("x-guidance".into(), options);
-}
-
-/// Whether an object has both declared and other properties.
-fn has_open_objects(schema: &Value) -> bool {
-    match schema {
-        Value::Object(map) => {
-            let declared = map.contains_key("properties") || map.contains_key("required");
-            let open = map.get("additionalProperties") != Some(&Value::Bool(false));
-            (declared && open) || map.values().any(has_open_objects)
-        }
-        Value::Array(items) => items.iter().any(has_open_objects),
-        _ => false,
-    }
 }
 
 struct Walk<'a> {
@@ -114,38 +104,11 @@ struct Walk<'a> {
     notices: Vec<Notice>,
 }
 
-fn escape(key: &str) -> String {
-    key.replace('~', "~0").replace('/', "~1")
-}
-
 fn shown(pointer: &str) -> &str {
     if pointer.is_empty() {
         "the root"
     } else {
         pointer
-    }
-}
-
-fn short(value: &Value) -> String {
-    let text = value.to_string();
-    if text.chars().count() > 60 {
-        text.chars().take(57).chain("...".chars()).collect()
-    } else {
-        text
-    }
-}
-
-/// Whether some schema of the document is merged with another one, where narrowing one alone would be wrong.
-fn merges(value: &Value) -> bool {
-    match value {
-        Value::Object(map) => {
-            let rules =
-                map.keys().any(|k| matches!(k.as_str(), "properties" | "required" | "additionalProperties"));
-            let branches = map.contains_key("$ref") || map.contains_key("anyOf") || map.contains_key("oneOf");
-            map.contains_key("allOf") || (rules && branches) || map.values().any(merges)
-        }
-        Value::Array(items) => items.iter().any(merges),
-        _ => false,
     }
 }
 
@@ -255,6 +218,9 @@ impl<'a> Walk<'a> {
             _ => None, // an annotation
         };
         if let Some(made) = made {
+            if let ("pattern", Some(text)) = (key, made.as_str().and_then(whole_text)) {
+                out.insert(WHOLE_TEXT.into(), text.into());
+            }
             out.insert(key.into(), made);
         }
         Ok(())
@@ -471,105 +437,4 @@ fn nullable(mut schema: Map<String, Value>) -> Value {
     }
     out.insert("anyOf".into(), json!([schema, {"type": "null"}]));
     Value::Object(out)
-}
-
-fn check_pattern(pattern: &str) -> Result<(), String> {
-    if pattern.len() > MAX_PATTERN_BYTES {
-        return Err(format!(
-            "the pattern has {} bytes, at most {MAX_PATTERN_BYTES} can be enforced",
-            pattern.len()
-        ));
-    }
-    let checked = RegexBuilder::new().mk_regex_for_serach(&regex_to_lark(pattern, "dw"));
-    checked.map(|_| ()).map_err(|e| {
-        let what = e.to_string();
-        let what = what.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        format!("the pattern {} cannot be enforced: {what}", short(&json!(pattern)))
-    })
-}
-
-/// A URI's fragment as the text it stands for.
-fn percent_decoded(fragment: &str) -> String {
-    let bytes = fragment.as_bytes();
-    let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
-    while at < bytes.len() {
-        let hex = fragment.get(at + 1..at + 3).filter(|_| bytes[at] == b'%');
-        let byte = hex.and_then(|h| u8::from_str_radix(h, 16).ok());
-        out.push(byte.unwrap_or(bytes[at]));
-        at += if byte.is_some() { 3 } else { 1 };
-    }
-    String::from_utf8_lossy(&out).into_owned()
-}
-
-/// Calls `f` with the place and the target of each reference. Values of enum and const are no schemas.
-fn find_refs(value: &Value, at: &str, f: &mut impl FnMut(&str, &str)) {
-    match value {
-        Value::Object(map) => {
-            for (key, member) in map {
-                match (key.as_str(), member) {
-                    ("$ref", Value::String(target)) => f(at, target),
-                    ("enum" | "const", _) => {}
-                    _ => find_refs(member, &format!("{at}/{}", escape(key)), f),
-                }
-            }
-        }
-        Value::Array(items) => {
-            for (i, item) in items.iter().enumerate() {
-                find_refs(item, &format!("{at}/{i}"), f);
-            }
-        }
-        _ => {}
-    }
-}
-
-/// Whether a schema becomes a grammar, without a vocabulary.
-fn compiles(schema: &Value, strict: bool) -> Result<(), String> {
-    let mut schema = schema.clone();
-    if schema.is_object() {
-        add_options(&mut schema, strict);
-    }
-    let init = GrammarInit::Serialized(TopLevelGrammar::from_json_schema(schema));
-    let limits = ParserLimits { verbose_errors: false, ..ParserLimits::default() };
-    init.to_internal(None, limits).map(|_| ()).map_err(|e| {
-        let message = refused(&format!("{e:#}")).message;
-        message.trim_start_matches("the grammar cannot be used: ").to_owned()
-    })
-}
-
-/// The innermost schema that fails alone, and why.
-fn culprit(root: &Value, at: &str, why: String, strict: bool, deadline: Instant) -> (String, String) {
-    let Some(Value::Object(map)) = root.pointer(at) else {
-        return (at.to_owned(), why);
-    };
-    for (key, member) in map {
-        let children: Vec<(String, &Value)> = match key.as_str() {
-            "items" | "additionalProperties" | "additionalItems" if !member.is_array() => {
-                vec![(format!("{at}/{key}"), member)]
-            }
-            "anyOf" | "oneOf" | "allOf" | "prefixItems" | "items" => {
-                let items = member.as_array().into_iter().flatten().enumerate();
-                items.map(|(i, item)| (format!("{at}/{key}/{i}"), item)).collect()
-            }
-            "properties" | "patternProperties" | "$defs" | "definitions" => {
-                let members = member.as_object().into_iter().flatten();
-                members.map(|(name, item)| (format!("{at}/{key}/{}", escape(name)), item)).collect()
-            }
-            _ => continue,
-        };
-        for (place, child) in children {
-            if Instant::now() > deadline || !child.is_object() {
-                continue;
-            }
-            let mut alone = child.clone();
-            for defs in ["$defs", "definitions"] {
-                if let (Some(value), Some(map)) = (root.get(defs), alone.as_object_mut()) {
-                    map.entry(defs).or_insert_with(|| value.clone());
-                }
-            }
-            if let Err(why) = compiles(&alone, strict) {
-                return culprit(root, &place, why, strict, deadline);
-            }
-        }
-    }
-    (at.to_owned(), why)
 }

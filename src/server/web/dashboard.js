@@ -8,7 +8,7 @@
 //   requests      {running, waiting, slots}
 //   tokens_per_s  {prompt, generated}               over the last second or so; prompt: computed, not taken from cache
 //   ttft, itl     {p50, p90, p99}                   of the last minutes
-//   kv            {used, total}                     bytes
+//   kv            {used, cached, total}             bytes; cached: those that the prefix cache keeps, of used
 //   checkpoints   {count, bytes, budget}            recurrent states, on the device; and, if kept there, in the host's
 //                 host: {count, bytes, budget}      memory
 //   cache         {hit_tokens, query_tokens, misses: {reason: count}}     since the start
@@ -114,7 +114,8 @@ class Dashboard {
     }
 
     remember(data, now) {
-        if (!this.points.length && Array.isArray(data.history)) this.points.push(...data.history.filter((p) => number(p?.time) !== null));
+        // The server's own history has no holes from when this page was hidden.
+        if (Array.isArray(data.history)) this.points = data.history.filter((p) => number(p?.time) !== null);
         if (this.points.length && now < this.points.at(-1).time) this.points = []; // the server's clock went back
         this.points.push({ time: now, prompt: number(data.tokens_per_s?.prompt), generated: number(data.tokens_per_s?.generated),
             running: number(data.requests?.running), waiting: number(data.requests?.waiting), ttft: number(data.ttft?.p50) });
@@ -122,7 +123,7 @@ class Dashboard {
     }
 
     show_tiles(data) {
-        const { requests = {}, tokens_per_s = {}, cache = {} } = data;
+        const requests = data.requests ?? {}, tokens_per_s = data.tokens_per_s ?? {}, cache = data.cache ?? {};
         at("now-generated").textContent = shown(tokens_per_s.generated, rate);
         at("now-prompt").textContent = shown(tokens_per_s.prompt, rate);
         at("now-running").textContent = shown(requests.running, format_count);
@@ -134,15 +135,15 @@ class Dashboard {
 
     show_memory({ kv, checkpoints }) {
         const rows = [];
-        if (kv) rows.push(meter("Keys and values", kv.used, kv.total, "", format_bytes, true));
+        if (kv) rows.push(meter("Keys and values", kv.used, kv.total, number(kv.cached) === null ? "" : `${format_bytes(kv.cached)} kept for reuse`));
         if (checkpoints) rows.push(meter("Checkpoints", checkpoints.bytes, checkpoints.budget, `${shown(checkpoints.count, format_count)} states`));
         if (checkpoints?.host) rows.push(meter("Checkpoints, host memory", checkpoints.host.bytes, checkpoints.host.budget, `${shown(checkpoints.host.count, format_count)} states`));
         at("memory").replaceChildren(...(rows.length ? rows : [nothing("No figures yet.")]));
     }
 
-    show_cache({ hit_tokens, query_tokens, misses = {} }) {
+    show_cache({ hit_tokens, query_tokens, misses }) {
         const rows = [meter("Tokens from cache", hit_tokens, query_tokens, percent(hit_tokens ?? 0, query_tokens ?? 0), format_count)];
-        const reasons = Object.entries(misses).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
+        const reasons = Object.entries(misses ?? {}).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
         const most = Math.max(1, ...reasons.map(([, n]) => n));
         rows.push(h("h3", {}, "Misses by reason"));
         if (!reasons.length) rows.push(nothing("None."));
@@ -181,11 +182,10 @@ function bar(share, kind) {
     return h("span", { class: "track" }, fill);
 }
 
-function meter(name, used, total, note, format = format_bytes, warns = false) {
+function meter(name, used, total, note, format = format_bytes) {
     const share = total > 0 ? used / total : 0;
     const figures = `${shown(used, format)} of ${shown(total, format)}`;
-    // Caches are full when all is well; too little room for keys and values makes requests wait.
-    const track = bar(share, warns && share > 0.9 ? "full" : "memory");
+    const track = bar(share, "memory");
     for (const [k, v] of Object.entries({ role: "meter", "aria-label": name, "aria-valuemin": 0, "aria-valuemax": total ?? 0, "aria-valuenow": used ?? 0, "aria-valuetext": figures })) track.setAttribute(k, v);
     return h("div", { class: "memory-row" }, h("span", {}, name), h("span", { class: "figures" }, figures, note ? h("span", { class: "hint" }, ` · ${note}`) : null), track);
 }

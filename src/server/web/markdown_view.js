@@ -3,10 +3,14 @@
 // attributes are those listed here, text is text nodes.
 import { copy_text, h, icon } from "./dom.js";
 import { find_language, highlight_line } from "./highlight.js";
+import { to_mathml } from "./latex.js";
 import { parse_blocks } from "./markdown.js";
 import { safe_url } from "./markdown_inline.js";
 
 const kTags = new Set("p h1 h2 h3 h4 h5 h6 hr br blockquote ul ol li strong em del code a span table thead tbody tr th td".split(" "));
+const kMathTags = new Set("math mrow mi mn mo mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mtable mtr mtd".split(" "));
+const kMathAttributes = new Set("display mathvariant stretchy fence movablelimits linebreak width linethickness class minsize accent accentunder displaystyle form".split(" "));
+const kMathNamespace = "http://www.w3.org/1998/Math/MathML";
 const kAttributes = new Set(["class", "title", "target", "rel", "start"]);
 
 export class MarkdownView {
@@ -72,7 +76,7 @@ function create(node) {
         const code = new CodeView(node);
         return { node, dom: code.element, code };
     }
-    if (node.tag === "math") return { node, dom: h(node.display ? "div" : "span", { class: node.display ? "math display" : "math" }, node.text) };
+    if (node.tag === "math") return { node, dom: math_element(node) };
     const dom = document.createElement(kTags.has(node.tag) ? node.tag : "span");
     for (const [name, value] of Object.entries(node.attrs)) {
         if (name === "href" && safe_url(value)) dom.setAttribute("href", value);
@@ -82,6 +86,22 @@ function create(node) {
     if (node.tag === "table") view.dom = h("div", { class: "table-scroll", tabindex: "0", role: "region", "aria-label": "Table" }, dom);
     view.children = patch(dom, 0, [], node.children);
     return view;
+}
+
+// Typeset where all of it is known, else its source.
+function math_element({ text, display }) {
+    const tree = to_mathml(text, display);
+    const element = h(display ? "div" : "span", { class: `math${display ? " display" : ""}${tree ? "" : " source"}`, title: tree ? text : null });
+    element.append(tree ? mathml(tree) : text);
+    return element;
+}
+
+function mathml(node) {
+    if (typeof node === "string") return document.createTextNode(node);
+    const element = document.createElementNS(kMathNamespace, kMathTags.has(node.tag) ? node.tag : "mrow");
+    for (const [name, value] of Object.entries(node.attrs)) if (kMathAttributes.has(name)) element.setAttribute(name, value);
+    element.append(...node.children.map(mathml));
+    return element;
 }
 
 // A block of code: its language, a copy button, lines coloured once each.
