@@ -27,6 +27,19 @@ Result<double> parse_number(const std::string& flag, const std::string& text, Nu
     return value;
 }
 
+Result<int64_t> parse_bytes(const std::string& flag, const std::string& text) {
+    constexpr std::string_view kUnits = "KMGT";
+    const size_t unit = text.empty() ? std::string::npos : kUnits.find(text.back());
+    const int shift = unit == std::string::npos ? 0 : 10 * int(unit + 1);
+    const size_t digits = text.size() - (shift ? 1 : 0);
+    int64_t value = 0;
+    const auto [end, trouble] = std::from_chars(text.data(), text.data() + digits, value);
+    if (trouble != std::errc() || end != text.data() + digits || digits == 0 || value < 0 ||
+        value > INT64_MAX >> (shift + 1))
+        return usage_error("{} is '{}', expected bytes, as in 1000000, 512M or 8G", flag, text);
+    return value << shift;
+}
+
 Result<uint64_t> parse_seed(const std::string& text) {
     uint64_t value = 0;
     const auto [end, trouble] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -17,6 +17,9 @@ struct NumberRange {
 };
 Result<double> parse_number(const std::string& flag, const std::string& text, NumberRange range);
 
+// Bytes: "1000000", "512M", "8G" (powers of 1024).
+Result<int64_t> parse_bytes(const std::string& flag, const std::string& text);
+
 Result<uint64_t> parse_seed(const std::string& text);
 
 }  // namespace sparkinfer

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "cli/gpu.h"
+#include "cli/option_binder.h"
 #include "cli/option_values.h"
 #include "cli/version.h"
 #include "ops/step.h"
@@ -12,104 +13,6 @@
 namespace sparkinfer {
 
 namespace {
-
-constexpr int64_t kMaxTokens = INT32_MAX;  // of a context, a prompt, an answer
-constexpr int64_t kMaxThreads = 512;
-constexpr double kMaxNumber = 3.4e38;  // still a float32
-constexpr const char* kThreadsHelp = "threads that compute on the CPU (default: the physical cores at hand)";
-
-// What a command's flags are bound to: CLI11's command, and the first thing that is wrong with a value.
-struct Binder {
-    CLI::App& app;
-    std::optional<Error>& wrong;
-
-    // One value; `take` answers with an Error when it is off.
-    CLI::Option* value(const char* names, const char* type, const char* help,
-                       std::function<Result<void>(const std::string&)> take) {
-        CLI::Option* option = app.add_option_function<std::vector<std::string>>(
-            names,
-            [this_wrong = &wrong, take = std::move(take)](const std::vector<std::string>& texts) {
-                for (const std::string& text : texts)
-                    if (auto taken = take(text); !taken.ok() && !*this_wrong) *this_wrong = taken.error();
-            },
-            help);
-        return option->type_name(type)->expected(1)->allow_extra_args(false)->multi_option_policy(
-            CLI::MultiOptionPolicy::Throw);
-    }
-    // The same, and the flag may be given several times.
-    CLI::Option* values(const char* names, const char* type, const char* help,
-                        std::function<Result<void>(const std::string&)> take) {
-        return value(names, type, help, std::move(take))
-            ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    }
-    CLI::Option* text(const char* names, const char* type, const char* help, std::optional<std::string>& to) {
-        return value(names, type, help, [&to](const std::string& text) {
-            to = text;
-            return Result<void>{};
-        });
-    }
-    template <class T>
-    CLI::Option* integer(const char* names, const char* help, int64_t min, int64_t max, T& to) {
-        return value(names, "N", help, [=, &to](const std::string& text) -> Result<void> {
-            TRY(to, parse_int(names, text, min, max));
-            return {};
-        });
-    }
-    CLI::Option* number(const char* names, const char* help, NumberRange range, std::optional<double>& to) {
-        return value(names, "X", help, [=, &to](const std::string& text) -> Result<void> {
-            TRY(to, parse_number(names, text, range));
-            return {};
-        });
-    }
-    CLI::Option* list(const char* names, const char* help, int64_t min, int64_t max,
-                      std::vector<int64_t>& to) {
-        return value(names, "N[,N…]", help, [=, &to](const std::string& text) -> Result<void> {
-            TRY(to, parse_int_list(names, text, min, max));
-            return {};
-        });
-    }
-    void flag(const char* names, const char* help, bool& to) { app.add_flag(names, to, help); }
-    void model(std::string& to) {
-        app.add_option(
-               "MODEL", to,
-               "a GGUF file, the first piece of a split one, or a folder with config.json and safetensors")
-            ->required()
-            ->type_name("");
-    }
-    void threads(std::optional<int64_t>& to) { integer("-t,--threads", kThreadsHelp, 1, kMaxThreads, to); }
-    void backend(std::string& to) {
-        value("--backend", "NAME",
-              "what computes: auto (default: CUDA where it can be used, else cpu), cuda, cpu",
-              [&to](const std::string& name) -> Result<void> {
-                  if (name != "auto" && name != "cuda" && name != "cpu")
-                      return usage_error("--backend is '{}', expected auto, cuda or cpu", name);
-                  to = name;
-                  return {};
-              });
-    }
-    void stored(StoredTypes& to, const char* kv_default) {
-        static const std::pair<const char*, DType> kTypes[] = {
-            {"f32", DType::f32}, {"bf16", DType::bf16}, {"fp8", DType::e4m3}};
-        const auto type = [&](const char* flag, std::string help, size_t known, std::optional<DType>& type) {
-            value(flag, "TYPE", help.c_str(), [=, &type](const std::string& name) -> Result<void> {
-                for (size_t i = 0; i < known; ++i)
-                    if (name == kTypes[i].first) {
-                        type = kTypes[i].second;
-                        return {};
-                    }
-                return usage_error("{} is '{}', expected {}", flag, name,
-                                   known == 2 ? "f32 or bf16" : "f32, bf16 or fp8");
-            });
-        };
-        type("--kv",
-             fmt::format("keep keys and values in f32, bf16 or fp8 (E4M3, clamped to ±448; costs quality); "
-                         "default: {}",
-                         kv_default),
-             3, to.kv);
-        type("--state", "keep recurrent states in f32 (default) or bf16 (costs quality)", 2, to.state);
-    }
-};
-constexpr const char* kKvDefault = "bf16 on cuda, f32 on cpu";
 
 void bind(Binder b, RunOptions& o) {
     b.model(o.model);
@@ -298,6 +201,8 @@ void bind(Binder b, BenchOptions& o) {
 
 void bind(Binder b, DoctorOptions& o) { b.backend(o.backend); }
 
+void bind(Binder b, ServeOptions& o) { bind_serve(b, o); }
+
 // The commands. Help, dispatch and suggestions all read this table.
 struct CommandRow {
     const char* name;
@@ -340,6 +245,12 @@ constexpr CommandRow kCommands[] = {
      "  sparkinfer bench model.gguf\n"
      "  sparkinfer bench model.gguf -p 512 -n 128 -d 0,4096 -r 3 -o json\n",
      make<BenchOptions>},
+    {"serve", "serve the APIs of OpenAI and Anthropic and a web page over HTTP",
+     "  sparkinfer serve model.gguf\n"
+     "  sparkinfer serve model.gguf --port 8000 --ctx 32768 --slots 4 --alias my-model\n"
+     "  sparkinfer serve model.gguf --host 0.0.0.0 --api-key-file keys.txt --tls-cert c.pem --tls-key "
+     "k.pem\n",
+     make<ServeOptions>},
     {"doctor", "say what this machine offers, whether its GPU is used, and why or why not",
      "  sparkinfer doctor\n"
      "  sparkinfer doctor --backend cuda    (exit code 4 where no GPU can be used)\n",
@@ -421,6 +332,7 @@ Result<void> check_command(const Command& command) {
         return usage_error("--label and --sha256 are for the rows of --jsonl FILE, which is not given");
     if (bench && bench->compare && *std::max_element(bench->parallel.begin(), bench->parallel.end()) > 1)
         return usage_error("--compare with -np above 1: llama-bench generates one sequence at a time");
+    if (const auto* serve = std::get_if<ServeOptions>(&command)) TRY_VOID(check_serve(*serve));
     const auto* run = std::get_if<RunOptions>(&command);
     if (run && run->max_tokens == 0)
         return usage_error("-n,--predict is '0', expected -1 or a whole number from 1");

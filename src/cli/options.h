@@ -105,8 +105,29 @@ struct DoctorOptions {
     std::string backend = "auto";
 };
 
+enum class LogFormat { text, json };
+struct ServeOptions {
+    std::string model;
+    std::vector<std::string> hosts;  // empty: 127.0.0.1, or none where a unix socket is given
+    int64_t port = 8080;             // 0: any free one
+    std::optional<std::string> unix_path, api_key_file, tls_cert, tls_key;
+    std::vector<std::string> aliases, allowed_hosts, cors_origins;
+    bool any_model = false, insecure = false;
+    std::optional<int64_t> context, slots, chunk;
+    std::optional<int64_t> kv_memory, checkpoint_memory, host_cache;  // bytes
+    bool no_prefix_cache = false, deterministic = false;
+    std::string backend = "auto";
+    std::optional<int64_t> threads;
+    StoredTypes stored;
+    int64_t queue = 256;   // requests that wait for a slot
+    int64_t grace_s = 30;  // for requests under way when the server is told to end
+    int64_t max_body = 32 << 20;
+    int64_t max_connections = 8192, max_connections_per_address = 4096;
+    LogFormat log_format = LogFormat::text;
+};
+
 using Command = std::variant<RunOptions, InspectOptions, TokenizeOptions, ExplainOptions, DiffOptions,
-                             PerplexityOptions, BenchOptions, DoctorOptions>;
+                             PerplexityOptions, BenchOptions, DoctorOptions, ServeOptions>;
 
 // Text to print instead of running a command: help or the version.
 struct Printout {

@@ -11,13 +11,13 @@
 
 namespace sparkinfer {
 
-Sha256 sha256(std::string_view bytes) {
-    Sha256 digest;
+Digest digest_of(std::string_view bytes) {
+    Digest digest;
     ::SHA256(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), digest.data());
     return digest;
 }
 
-bool equal_in_constant_time(const Sha256& a, const Sha256& b) {
+bool equal_in_constant_time(const Digest& a, const Digest& b) {
     return ::CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 

@@ -7,10 +7,10 @@
 
 namespace sparkinfer {
 
-using Sha256 = std::array<uint8_t, 32>;
-Sha256 sha256(std::string_view bytes);
+using Digest = std::array<uint8_t, 32>;
+Digest digest_of(std::string_view bytes);
 // In a time that does not depend on where they differ.
-bool equal_in_constant_time(const Sha256& a, const Sha256& b);
+bool equal_in_constant_time(const Digest& a, const Digest& b);
 // `bytes` random bytes that nobody can guess, as hexadecimal digits.
 std::string random_hex(size_t bytes);
 

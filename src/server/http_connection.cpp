@@ -22,6 +22,7 @@ using Clock = std::chrono::steady_clock;
 using Parser = http::request_parser<http::string_body>;
 
 constexpr size_t kReadBytes = size_t(16) << 10;
+constexpr int kGoneUnanswered = 499;  // in logs: no status went out
 constexpr std::string_view kHeadEnd = "\r\n\r\n";
 
 // Everything but post(), finish() and cut() runs on the stream's queue.
@@ -199,15 +200,15 @@ class Connection final : public HttpConnection,
     void admit_request(const std::vector<std::string>& segments) {
         rules_ = host_.rules();
         last_ = last_ || rules_->state == ServerState::draining;
-        Admission admission = admit(*rules_, request_, segments, stream_->peer().empty());
-        headers_ = std::move(admission.headers);
-        if (admission.refused) return refuse(*admission.refused);
-        if (admission.preflight) {
+        Verdict verdict = admit(*rules_, request_, segments, stream_->peer().empty());
+        headers_ = std::move(verdict.headers);
+        if (verdict.refused) return refuse(*verdict.refused);
+        if (verdict.preflight) {
             last_ = last_ || !parser_->is_done();  // a body that nobody reads
             begin_answer();
             return write_whole({204, "", "", {}});
         }
-        route_ = admission.route;
+        route_ = verdict.route;
         const auto length = parser_->content_length();
         if (length && *length > limits_.body_bytes) return refuse_length();
         enter(Phase::body);
@@ -259,7 +260,7 @@ class Connection final : public HttpConnection,
         complete_ = streaming_ = false;
         status_ = 0;
         bytes_ = 0;
-        host_.began();
+        trace_ = host_.began();
     }
     void run() {
         begin_answer();
@@ -273,7 +274,7 @@ class Connection final : public HttpConnection,
         request_.path = request.path;
         request_.id = request.id;
         request_.key = request.key;
-        if (!host_.dispatch(route, std::move(request), exchange))
+        if (!host_.dispatch({route.handler, std::move(request), exchange, trace_}))
             send_error(*exchange, request_,
                        {429, "", "", "too many requests are waiting already", /*retry_after_s=*/1});
     }
@@ -347,16 +348,18 @@ class Connection final : public HttpConnection,
     }
 
     void report(bool gone) {
-        HttpOutcome outcome;
-        outcome.id = request_.id;
-        outcome.method = request_.method;
-        if (route_) outcome.route = route_->path;
-        outcome.key = request_.key;
-        outcome.status = status_ ? status_ : 499;
-        outcome.gone = gone;
-        outcome.bytes = bytes_;
-        outcome.seconds = std::chrono::duration<double>(Clock::now() - began_).count();
-        host_.ended(outcome);
+        trace_->note([&](RequestFacts& facts) {
+            facts.id = request_.id;
+            facts.method = request_.method;
+            if (route_) facts.route = route_->path;
+            facts.key = request_.key;
+            facts.status = status_ ? status_ : kGoneUnanswered;
+            facts.gone = gone;
+            facts.sent_bytes = bytes_;
+            facts.seconds = std::chrono::duration<double>(Clock::now() - began_).count();
+        });
+        trace_.reset();
+        host_.ended();
     }
     void forget_request() {
         host_.give_back_bytes(std::exchange(taken_, 0));
@@ -457,8 +460,9 @@ class Connection final : public HttpConnection,
     size_t taken_ = 0;  // of the host's bytes
 
     uint64_t number_ = 0;  // of the exchange
+    std::shared_ptr<RequestTrace> trace_;
     std::weak_ptr<HttpExchange> exchange_;
-    Responder::Headers headers_;  // of the admission
+    Responder::Headers headers_;  // of the gate
     bool streaming_ = false, complete_ = false;
     int status_ = 0;
     std::string sign_of_life_;

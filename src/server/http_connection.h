@@ -7,6 +7,7 @@
 #include "server/byte_stream.h"
 #include "server/http.h"
 #include "server/http_gate.h"
+#include "server/request_trace.h"
 
 namespace sparkinfer {
 
@@ -25,28 +26,27 @@ struct HttpLimits {
     Ms tick{1'000};                         // how exactly these are kept
 };
 
-// What became of one request.
-struct HttpOutcome {
-    std::string id, method, route, key;  // route as in the table; empty: none
-    int status = 0;                      // 499: the client was gone before anything was sent
-    bool gone = false;                   // before the answer was complete
-    int64_t bytes = 0;                   // sent
-    double seconds = 0;
-};
-
 // What a connection needs of its server. Any I/O thread; must not wait.
 class HttpHost {
   public:
     virtual ~HttpHost() = default;
     virtual const HttpLimits& limits() const = 0;
     virtual std::shared_ptr<const GateRules> rules() const = 0;
-    // Has a worker run the route. False: too many wait already.
-    virtual bool dispatch(const Route& route, HttpRequest request, std::shared_ptr<Responder> responder) = 0;
+    // What a worker is to run.
+    struct Job {
+        Handler handler;
+        HttpRequest request;
+        std::shared_ptr<Responder> responder;
+        std::shared_ptr<RequestTrace> trace;
+    };
+    // False: too many wait already.
+    virtual bool dispatch(Job job) = 0;
     // Takes bytes of the memory that all bodies share. False: there are not as many.
     virtual bool take_bytes(size_t bytes) = 0;
     virtual void give_back_bytes(size_t bytes) = 0;
-    virtual void began() = 0;  // a request was admitted; `ended` follows
-    virtual void ended(const HttpOutcome& outcome) = 0;
+    // A request is answered from here on; `ended` follows.
+    virtual std::shared_ptr<RequestTrace> began() = 0;
+    virtual void ended() = 0;
 };
 
 class HttpConnection {

@@ -148,40 +148,39 @@ std::optional<ApiError> check_state(const GateRules& rules) {
 
 }  // namespace
 
-Admission admit(const GateRules& rules, HttpRequest& request, const std::vector<std::string>& segments,
-                bool local) {
-    Admission admission;
-    if ((admission.refused = check_sender(rules, request, local, admission.headers))) return admission;
-    const Router::Match match = rules.router->match(request.method, segments);
-    const bool cors = !admission.headers.empty();
+Verdict admit(const GateRules& rules, HttpRequest& request, const std::vector<std::string>& segments,
+              bool local) {
+    Verdict verdict;
+    if ((verdict.refused = check_sender(rules, request, local, verdict.headers))) return verdict;
+    const RouteTable::Match match = rules.table->match(request.method, segments);
+    const bool cors = !verdict.headers.empty();
     if (cors && is_preflight(request)) {
-        answer_preflight(request, match.allow.empty() ? "GET, POST" : match.allow, admission.headers);
-        admission.preflight = true;
-        return admission;
+        answer_preflight(request, match.allow.empty() ? "GET, POST" : match.allow, verdict.headers);
+        verdict.preflight = true;
+        return verdict;
     }
     // What is not a public route needs a key, whether it exists or not.
     const bool open = match.route ? match.route->access == Route::Access::open : match.open;
-    if (rules.keys && !open && (admission.refused = check_key(rules, request, admission.headers)))
-        return admission;
+    if (rules.keys && !open && (verdict.refused = check_key(rules, request, verdict.headers))) return verdict;
     const bool needs_model = match.route ? !match.route->light : !match.open;
-    if (needs_model && (admission.refused = check_state(rules))) return admission;
+    if (needs_model && (verdict.refused = check_state(rules))) return verdict;
     if (match.allow.empty()) {
-        admission.refused = ApiError{404, "not_found", "", fmt::format("there is no {} here", request.path)};
-        return admission;
+        verdict.refused = ApiError{404, "not_found", "", fmt::format("there is no {} here", request.path)};
+        return verdict;
     }
     if (!match.route) {
-        admission.headers.emplace_back("allow", match.allow);
+        verdict.headers.emplace_back("allow", match.allow);
         if (request.method == "OPTIONS")
-            admission.preflight = true;
+            verdict.preflight = true;
         else
-            admission.refused =
+            verdict.refused =
                 ApiError{405, "method_not_allowed", "",
                          fmt::format("{} takes {}, not {}", request.path, match.allow, request.method)};
-        return admission;
+        return verdict;
     }
-    if ((admission.refused = check_body_kind(request))) return admission;
-    admission.route = match.route;
-    return admission;
+    if ((verdict.refused = check_body_kind(request))) return verdict;
+    verdict.route = match.route;
+    return verdict;
 }
 
 }  // namespace sparkinfer

@@ -7,7 +7,7 @@
 
 #include "server/http.h"
 #include "server/keys.h"
-#include "server/router.h"
+#include "server/route_table.h"
 
 namespace sparkinfer {
 
@@ -15,7 +15,7 @@ enum class ServerState { loading, ready, draining };
 
 // What is asked of every request. One set is never changed: a new one takes its place.
 struct GateRules {
-    std::shared_ptr<const Router> router;
+    std::shared_ptr<const RouteTable> table;
     std::optional<KeyRing> keys = {};             // none: every route is open
     std::vector<std::string> allowed_hosts = {};  // beside addresses, localhost and this machine's name
     std::vector<std::string> cors_origins = {};   // "https://a.example", "*"
@@ -24,7 +24,7 @@ struct GateRules {
     int retry_after_s = 2;
 };
 
-struct Admission {
+struct Verdict {
     std::optional<ApiError> refused = {};
     bool preflight = false;           // an OPTIONS that is answered with `headers` alone
     const Route* route = nullptr;     // else
@@ -33,7 +33,7 @@ struct Admission {
 
 // `segments` are the path's. Fills request.key. `local`: it came over a unix socket, which no web page can
 // reach.
-Admission admit(const GateRules& rules, HttpRequest& request, const std::vector<std::string>& segments,
-                bool local);
+Verdict admit(const GateRules& rules, HttpRequest& request, const std::vector<std::string>& segments,
+              bool local);
 
 }  // namespace sparkinfer

@@ -24,7 +24,7 @@ class Server final : public HttpServer, public HttpHost {
     Server(HttpConfig config, std::shared_ptr<Net> net)
         : config_(std::move(config)), net_(std::move(net)), workers_(config_.workers, config_.queue) {
         auto rules = std::make_shared<GateRules>();
-        rules->router = std::make_shared<const Router>(std::vector<Route>{});
+        rules->table = std::make_shared<const RouteTable>(std::vector<Route>{});
         rules->keys = std::move(config_.keys);
         rules->allowed_hosts = config_.allowed_hosts;
         rules->cors_origins = config_.cors_origins;
@@ -40,7 +40,8 @@ class Server final : public HttpServer, public HttpHost {
     }
 
     void set_routes(std::vector<Route> routes) override {
-        change([&](GateRules& rules) { rules.router = std::make_shared<const Router>(std::move(routes)); });
+        change(
+            [&](GateRules& rules) { rules.table = std::make_shared<const RouteTable>(std::move(routes)); });
     }
     void set_keys(KeyRing keys) override {
         change([&](GateRules& rules) { rules.keys = std::move(keys); });
@@ -79,14 +80,13 @@ class Server final : public HttpServer, public HttpHost {
         const std::lock_guard lock(rules_mutex_);
         return rules_;
     }
-    bool dispatch(const Route& route, HttpRequest request, std::shared_ptr<Responder> responder) override {
-        return workers_.submit([handler = route.handler,
-                                request = std::make_shared<HttpRequest>(std::move(request)),
-                                responder = std::move(responder)] {
+    bool dispatch(Job job) override {
+        return workers_.submit([job = std::make_shared<Job>(std::move(job))] {
+            const RequestTrace::Scope scope(std::move(job->trace));
             try {
-                handler(*request, responder);
+                job->handler(job->request, job->responder);
             } catch (const std::exception& e) {  // of a library; the responder, dropped, answers 500
-                log_error("request {}: {}", request->id, e.what());
+                log_error("request {}: {}", job->request.id, e.what());
             }
         });
     }
@@ -96,16 +96,20 @@ class Server final : public HttpServer, public HttpHost {
         return false;
     }
     void give_back_bytes(size_t bytes) override { body_bytes_.fetch_sub(bytes); }
-    void began() override {
+    std::shared_ptr<RequestTrace> began() override {
         const std::lock_guard lock(mutex_);
         ++requests_;
+        auto trace = std::make_shared<RequestTrace>(config_.told);
+        const auto now = std::chrono::system_clock::now().time_since_epoch();
+        trace->note([&](RequestFacts& facts) { facts.arrived = std::chrono::duration<double>(now).count(); });
+        return trace;
     }
-    void ended(const HttpOutcome& outcome) override {
-        {
-            const std::lock_guard lock(mutex_);
-            if (--requests_ == 0) idle_.notify_all();
-        }
-        if (config_.on_outcome) config_.on_outcome(outcome);
+    void ended() override {
+        const std::lock_guard lock(mutex_);
+        if (--requests_ == 0) idle_.notify_all();
+    }
+    void every(std::chrono::milliseconds interval, std::function<void()> work) override {
+        net_->every(interval, std::move(work));
     }
 
   private:

@@ -31,8 +31,7 @@ struct HttpConfig {
     std::optional<KeyRing> keys = {};
     std::vector<std::string> allowed_hosts = {};
     std::vector<std::string> cors_origins = {};
-    std::function<void(const HttpOutcome&)> on_outcome =
-        {};  // of every request; any I/O thread, must not wait
+    RequestTrace::Told told = {};  // of every request when it is over; any thread, must not wait
 };
 
 // Threads: any, but create, listen and stop belong to one.
@@ -61,6 +60,8 @@ class HttpServer {
         uint64_t refused_connections = 0;      // over a limit
     };
     virtual Load load() const = 0;
+    // Runs `work` every so often on an I/O thread, until stop().
+    virtual void every(std::chrono::milliseconds interval, std::function<void()> work) = 0;
 };
 
 }  // namespace sparkinfer

@@ -16,8 +16,8 @@ constexpr uint64_t kMaxFileBytes = 1 << 20;
 constexpr size_t kMaxKeys = 4096, kMinKeyBytes = 8, kMaxKeyBytes = 512;
 constexpr std::string_view kHashed = "sha256:";
 
-std::optional<Sha256> parse_hash(std::string_view digits) {
-    Sha256 hash{};
+std::optional<Digest> parse_hash(std::string_view digits) {
+    Digest hash{};
     if (digits.size() != 2 * hash.size()) return std::nullopt;
     for (size_t i = 0; i < digits.size(); ++i) {
         const char c = digits[i];
@@ -31,7 +31,7 @@ std::optional<Sha256> parse_hash(std::string_view digits) {
     return hash;
 }
 
-Result<Sha256> parse_line(std::string_view line, const std::string& where) {
+Result<Digest> parse_line(std::string_view line, const std::string& where) {
     if (line.substr(0, kHashed.size()) == kHashed) {
         if (const auto hash = parse_hash(line.substr(kHashed.size()))) return *hash;
         return bad_input("{}: what follows 'sha256:' is not 64 hexadecimal digits", where);
@@ -42,7 +42,7 @@ Result<Sha256> parse_line(std::string_view line, const std::string& where) {
     if (line.size() < kMinKeyBytes || line.size() > kMaxKeyBytes)
         return bad_input("{}: the key has {} characters, expected {} to {}", where, line.size(), kMinKeyBytes,
                          kMaxKeyBytes);
-    return sha256(line);
+    return digest_of(line);
 }
 
 }  // namespace
@@ -73,7 +73,7 @@ Result<KeyRing> KeyRing::load(const std::string& path) {
 }
 
 std::optional<std::string> KeyRing::find(std::string_view shown) const {
-    const Sha256 hash = sha256(shown);
+    const Digest hash = digest_of(shown);
     size_t found = 0;
     for (size_t i = 0; i < hashes_.size(); ++i)
         if (equal_in_constant_time(hash, hashes_[i])) found = i + 1;

@@ -23,7 +23,7 @@ class KeyRing {
     size_t size() const { return hashes_.size(); }
 
   private:
-    std::vector<Sha256> hashes_;
+    std::vector<Digest> hashes_;
 };
 
 }  // namespace sparkinfer

@@ -32,6 +32,8 @@ class Live final : public ModelService {
     Result<void> open(const Metadata& metadata, const EngineOptions& engine, int32_t vocab) {
         TRY(PromptMaker maker, PromptMaker::make(metadata, tokenizer_));
         prompts_.emplace(std::move(maker));
+        TRY(GrammarCompiler compiler, GrammarCompiler::make(tokenizer_));
+        grammars_.emplace(std::move(compiler));
         limits_ = {options_.sampling, vocab, engine.context, engine.top_logprobs, kMaxAnswers};
         card_.id = options_.id;
         card_.aliases = options_.aliases;
@@ -60,6 +62,8 @@ class Live final : public ModelService {
         if (request.tool_choice.kind == ToolChoice::Kind::none) ready->tools.clear();
         ready->rules.format = prompts_->format();
         ready->rules.in_reasoning = starts_in_reasoning(ready->rules.format, prompt.text);
+        TRY(ready->make_constraint, answer_constraint(request, ready->rules.format, ready->rules.in_reasoning,
+                                                      {&tokenizer_, &*grammars_}, ready->notices));
         ready->remember = !request.continue_final_message;
         ready->engine.checkpoints = std::move(prompt.checkpoints);
         return finish(std::move(ready), request.params, request.cache_salt);
@@ -80,6 +84,8 @@ class Live final : public ModelService {
             if (raw(id) < 0 || raw(id) >= limits_.vocab)
                 return bad_request("prompt", "token id {} is not in the vocabulary, 0 to {}", raw(id),
                                    limits_.vocab - 1);
+        TRY(ready->make_constraint,
+            answer_constraint(request.format, {&tokenizer_, &*grammars_}, ready->notices));
         ready->rules.raw = true;
         ready->echo = request.echo;
         if (request.echo && request.prompt_logprobs && request.params.logprobs >= 0)
@@ -131,6 +137,7 @@ class Live final : public ModelService {
     Tokenizer tokenizer_;
     ServiceOptions options_;
     std::optional<PromptMaker> prompts_;
+    std::optional<GrammarCompiler> grammars_;
     SampledTurns turns_;
     ParamLimits limits_;
     ModelCard card_;

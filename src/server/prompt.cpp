@@ -103,7 +103,7 @@ ApiResult<Rendered> PromptMaker::render(const ChatRequest& request, TemplateInpu
     if (request.continue_final_message && last.role != Role::assistant)
         return bad_request("continue_final_message",
                            "the last message is not the assistant's, expected one to go on with");
-    options.add_generation_prompt = !request.continue_final_message;
+    options.add_generation_prompt = request.add_generation_prompt && !request.continue_final_message;
     auto rendered = template_->render(input.messages, options);
     if (!rendered.ok())
         return bad_request("messages", "the model's chat template refuses: {}", rendered.error().message);

@@ -20,7 +20,14 @@ ApiResult<void> Running::start() {
     for (size_t i = 0; i < choices_.size(); ++i) {
         Request request = ready_->engine;
         request.sampling.seed += i;
-        if (ready_->make_constraint) request.constraint = ready_->make_constraint();
+        if (ready_->make_constraint) {
+            auto constraint = ready_->make_constraint();
+            if (!constraint.ok()) {
+                cancel();
+                return ApiError{500, "internal_error", "", constraint.error().message};
+            }
+            request.constraint = std::move(constraint).value();
+        }
         auto submitted = engine_.submit(std::move(request),
                                         [self = shared_from_this(), i](const Event& e) { self->hear(i, e); });
         if (!submitted.ok()) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "server/answer_constraint.h"
 #include "server/choice.h"
 #include "server/engine_thread.h"
 #include "server/service.h"
@@ -17,11 +18,10 @@ struct ReadyRequest : Prepared {
     ReadingRules rules;  // refers to `tools`
     std::vector<ToolSpec> tools;
     int32_t choices = 1;
-    std::string prompt_tail;  // behind the header of the turn to be generated
-    bool echo = false;        // the prompt's text comes first
-    bool remember = false;    // the answer may come back in a later request
-    // One constraint a choice; null: none.
-    std::function<std::shared_ptr<Constraint>()> make_constraint;
+    std::string prompt_tail;               // behind the header of the turn to be generated
+    bool echo = false;                     // the prompt's text comes first
+    bool remember = false;                 // the answer may come back in a later request
+    ConstraintMaker make_constraint = {};  // empty: the answers are free
 };
 
 class Running : public RunningAnswer, public std::enable_shared_from_this<Running> {

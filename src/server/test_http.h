@@ -189,9 +189,9 @@ bool eventually(Condition condition, Ms most = Ms(5000)) {
 class HttpFixture : public ::testing::Test {
   protected:
     void start(HttpConfig config = {}) {
-        config.on_outcome = [this](const HttpOutcome& outcome) {
+        config.told = [this](const RequestFacts& facts) {
             const std::lock_guard lock(mutex_);
-            outcomes_.push_back(outcome);
+            told_.push_back(facts);
         };
         auto created = HttpServer::create(std::move(config));
         ASSERT_TRUE(created.ok()) << created.error().message;
@@ -207,9 +207,9 @@ class HttpFixture : public ::testing::Test {
         held_.clear();
         if (server_) server_->stop();
     }
-    std::vector<HttpOutcome> outcomes() {
+    std::vector<RequestFacts> told() {
         const std::lock_guard lock(mutex_);
-        return outcomes_;
+        return told_;
     }
     std::vector<Route> routes() {
         std::vector<Route> all;
@@ -248,7 +248,7 @@ class HttpFixture : public ::testing::Test {
     }
 
     std::mutex mutex_;
-    std::vector<HttpOutcome> outcomes_;
+    std::vector<RequestFacts> told_;
     std::vector<std::shared_ptr<Responder>> held_;
     std::atomic<int> gone_ = 0;
     std::unique_ptr<HttpServer> server_;

@@ -1,4 +1,4 @@
-// router.h — the table of routes: which handler a path and a method mean.
+// route_table.h — which handler a path and a method mean.
 #pragma once
 #include <optional>
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace sparkinfer {
 
-class Router {
+class RouteTable {
   public:
-    explicit Router(std::vector<Route> routes);
+    explicit RouteTable(std::vector<Route> routes);
 
     struct Match {
         const Route* route = nullptr;  // null: the path is unknown, or has other methods

@@ -1,4 +1,4 @@
-#include "server/router.h"
+#include "server/route_table.h"
 
 #include "core/check.h"
 
@@ -21,7 +21,7 @@ bool fits(const std::vector<std::string>& pattern, const std::vector<std::string
 
 }  // namespace
 
-Router::Router(std::vector<Route> routes) : routes_(std::move(routes)) {
+RouteTable::RouteTable(std::vector<Route> routes) : routes_(std::move(routes)) {
     for (const Route& route : routes_) {
         CHECK(!route.path.empty() && route.path[0] == '/', "a route's path is '{}'", route.path);
         std::vector<std::string>& pattern = patterns_.emplace_back();
@@ -33,7 +33,7 @@ Router::Router(std::vector<Route> routes) : routes_(std::move(routes)) {
     }
 }
 
-Router::Match Router::match(std::string_view method, const std::vector<std::string>& segments) const {
+RouteTable::Match RouteTable::match(std::string_view method, const std::vector<std::string>& segments) const {
     Match match;
     for (const bool exact : {true, false}) {
         const Route* get = nullptr;

@@ -1,0 +1,111 @@
+#include "cli/option_binder.h"
+
+#include <CLI/CLI.hpp>
+
+namespace sparkinfer {
+
+CLI::Option* Binder::value(const char* names, const char* type, const char* help, Take take) {
+    CLI::Option* option = app.add_option_function<std::vector<std::string>>(
+        names,
+        [this_wrong = &wrong, take = std::move(take)](const std::vector<std::string>& texts) {
+            for (const std::string& text : texts)
+                if (auto taken = take(text); !taken.ok() && !*this_wrong) *this_wrong = taken.error();
+        },
+        help);
+    return option->type_name(type)->expected(1)->allow_extra_args(false)->multi_option_policy(
+        CLI::MultiOptionPolicy::Throw);
+}
+
+CLI::Option* Binder::values(const char* names, const char* type, const char* help, Take take) {
+    return value(names, type, help, std::move(take))->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+CLI::Option* Binder::text(const char* names, const char* type, const char* help,
+                          std::optional<std::string>& to) {
+    return value(names, type, help, [&to](const std::string& text) {
+        to = text;
+        return Result<void>{};
+    });
+}
+
+CLI::Option* Binder::texts(const char* names, const char* type, const char* help,
+                           std::vector<std::string>& to) {
+    return values(names, type, help, [names, &to](const std::string& text) -> Result<void> {
+        if (text.empty()) return usage_error("{} is empty, expected a text", names);
+        to.push_back(text);
+        return {};
+    });
+}
+
+CLI::Option* Binder::number(const char* names, const char* help, NumberRange range,
+                            std::optional<double>& to) {
+    return value(names, "X", help, [=, &to](const std::string& text) -> Result<void> {
+        TRY(to, parse_number(names, text, range));
+        return {};
+    });
+}
+
+CLI::Option* Binder::bytes(const char* names, const char* help, std::optional<int64_t>& to) {
+    return value(names, "BYTES", help, [=, &to](const std::string& text) -> Result<void> {
+        TRY(to, parse_bytes(names, text));
+        return {};
+    });
+}
+
+CLI::Option* Binder::list(const char* names, const char* help, int64_t min, int64_t max,
+                          std::vector<int64_t>& to) {
+    return value(names, "N[,N…]", help, [=, &to](const std::string& text) -> Result<void> {
+        TRY(to, parse_int_list(names, text, min, max));
+        return {};
+    });
+}
+
+void Binder::flag(const char* names, const char* help, bool& to) { app.add_flag(names, to, help); }
+
+void Binder::model(std::string& to) {
+    app.add_option(
+           "MODEL", to,
+           "a GGUF file, the first piece of a split one, or a folder with config.json and safetensors")
+        ->required()
+        ->type_name("");
+}
+
+void Binder::threads(std::optional<int64_t>& to) {
+    integer("-t,--threads", kThreadsHelp, 1, kMaxThreads, to);
+}
+
+void Binder::backend(std::string& to) {
+    value("--backend", "NAME",
+          "what computes: auto (default: CUDA where it can be used, else cpu), cuda, cpu",
+          [&to](const std::string& name) -> Result<void> {
+              if (name != "auto" && name != "cuda" && name != "cpu")
+                  return usage_error("--backend is '{}', expected auto, cuda or cpu", name);
+              to = name;
+              return {};
+          });
+}
+
+void Binder::stored(StoredTypes& to, const char* kv_default) {
+    static const std::pair<const char*, DType> kTypes[] = {
+        {"f32", DType::f32}, {"bf16", DType::bf16}, {"fp8", DType::e4m3}};
+    const auto type = [&](const char* flag, const std::string& help, size_t known,
+                          std::optional<DType>& type) {
+        value(flag, "TYPE", help.c_str(), [=, &type](const std::string& name) -> Result<void> {
+            for (size_t i = 0; i < known; ++i)
+                if (name == kTypes[i].first) {
+                    type = kTypes[i].second;
+                    return {};
+                }
+            return usage_error("{} is '{}', expected {}", flag, name,
+                               known == 2 ? "f32 or bf16" : "f32, bf16 or fp8");
+        });
+    };
+    type("--kv",
+         fmt::format("keep keys and values in f32, bf16 or fp8 (E4M3, clamped to ±448; costs quality); "
+                     "default: {}",
+                     kv_default),
+         3, to.kv);
+    type("--state", "keep recurrent states in f32 (default) or bf16 (costs quality)", 2, to.state);
+}
+
+}  // namespace sparkinfer

@@ -1,0 +1,59 @@
+// option_binder.h — flags of a command, bound to the fields of its options struct.
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/option_values.h"
+#include "cli/options.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace sparkinfer {
+
+constexpr int64_t kMaxTokens = INT32_MAX;  // of a context, a prompt, an answer
+constexpr int64_t kMaxThreads = 512;
+constexpr double kMaxNumber = 3.4e38;  // still a float32
+constexpr const char* kThreadsHelp = "threads that compute on the CPU (default: the physical cores at hand)";
+constexpr const char* kKvDefault = "bf16 on cuda, f32 on cpu";
+
+// What a command's flags are bound to: CLI11's command, and the first thing that is wrong with a value.
+struct Binder {
+    CLI::App& app;
+    std::optional<Error>& wrong;
+    using Take = std::function<Result<void>(const std::string&)>;
+
+    // One value; `take` answers with an Error when it is off.
+    CLI::Option* value(const char* names, const char* type, const char* help, Take take);
+    // The same, and the flag may be given several times.
+    CLI::Option* values(const char* names, const char* type, const char* help, Take take);
+    CLI::Option* text(const char* names, const char* type, const char* help, std::optional<std::string>& to);
+    // Any number of texts, none of them empty.
+    CLI::Option* texts(const char* names, const char* type, const char* help, std::vector<std::string>& to);
+    template <class T>
+    CLI::Option* integer(const char* names, const char* help, int64_t min, int64_t max, T& to) {
+        return value(names, "N", help, [=, &to](const std::string& text) -> Result<void> {
+            TRY(to, parse_int(names, text, min, max));
+            return {};
+        });
+    }
+    CLI::Option* number(const char* names, const char* help, NumberRange range, std::optional<double>& to);
+    CLI::Option* bytes(const char* names, const char* help, std::optional<int64_t>& to);
+    CLI::Option* list(const char* names, const char* help, int64_t min, int64_t max,
+                      std::vector<int64_t>& to);
+    void flag(const char* names, const char* help, bool& to);
+    void model(std::string& to);
+    void threads(std::optional<int64_t>& to);
+    void backend(std::string& to);
+    void stored(StoredTypes& to, const char* kv_default);
+};
+
+// serve_options.cpp
+void bind_serve(Binder b, ServeOptions& o);
+Result<void> check_serve(const ServeOptions& o);
+
+}  // namespace sparkinfer

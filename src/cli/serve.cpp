@@ -1,0 +1,213 @@
+// serve.cpp — `sparkinfer serve`: listens at once, answers 503 while the model is loaded, serves, and on
+// SIGTERM or Ctrl-C lets running requests end. SIGHUP reads the API keys again.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "cli/commands.h"
+#include "cli/served_model.h"
+#include "cli/signals.h"
+#include "cli/version.h"
+#include "core/log.h"
+#include "server/http_server.h"
+#include "server/observed_service.h"
+#include "server/routes.h"
+
+namespace sparkinfer {
+
+namespace {
+
+using std::chrono::milliseconds;
+constexpr auto kTurn = milliseconds(200);  // between two looks at what is no signal
+
+// As many open files as may be had: each connection is one.
+void raise_file_limit() {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 65536);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// One line a request, without its text. Requests that merely look at the server are told when they fail.
+void log_request(const RequestFacts& facts, LogFormat format) {
+    const bool looks = facts.route == "/" || facts.route == "/metrics" ||
+                       facts.route.rfind("/health", 0) == 0 || facts.route.rfind("/dashboard", 0) == 0 ||
+                       facts.route.rfind("/static/", 0) == 0;
+    if (looks && facts.status < 400) return;
+    if (looks && facts.status == 503) return;
+    if (format == LogFormat::text) return log_line(LogLevel::info, facts_text_line(facts));
+    const std::string line = facts_json_line(facts) + "\n";
+    [[maybe_unused]] const ssize_t wrote = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+// The server and what it serves. Its parts end in the reverse order.
+class Serving {
+  public:
+    Serving(const ServeOptions& options, Session& session)
+        : o_(options), session_(session), metrics_([this] { return figures(); }) {}
+    ~Serving() {
+        if (server_) server_->stop();
+    }
+
+    Result<int> run() {
+        raise_file_limit();
+        TRY_VOID(open());
+        std::atomic<bool> loaded = false;
+        Result<std::unique_ptr<ServedModel>> model = out_of_resources("not loaded");
+        std::thread loader([&] {
+            model = ServedModel::open(o_, session_);
+            loaded = true;
+        });
+        while (!loaded)
+            if (const int signal = signals_.wait(kTurn); signal == SIGINT || signal == SIGTERM) {
+                log_info("stopped while the model was loaded");
+                ::_exit(0);  // loading cannot be broken off, and nothing is under way
+            } else if (signal == SIGHUP) {
+                reload_keys();
+            }
+        loader.join();
+        TRY(model_, std::move(model));
+        TRY_VOID(begin());
+        serve();
+        return drain();
+    }
+
+  private:
+    Result<void> open() {
+        HttpConfig config;
+        config.connections = size_t(o_.max_connections);
+        config.connections_per_address = size_t(o_.max_connections_per_address);
+        config.limits.body_bytes = size_t(o_.max_body);
+        config.allowed_hosts = o_.allowed_hosts;
+        config.cors_origins = o_.cors_origins;
+        if (o_.api_key_file) {
+            TRY(config.keys, KeyRing::load(*o_.api_key_file));
+        }
+        if (o_.tls_cert) config.tls = TlsFiles{*o_.tls_cert, *o_.tls_key};
+        config.told = [this](const RequestFacts& facts) {
+            metrics_.told(facts);
+            log_request(facts, o_.log_format);
+        };
+        TRY(server_, HttpServer::create(std::move(config)));
+        server_->set_routes(server_routes(metrics_, [this] { return state(); }));
+        std::vector<std::string> hosts = o_.hosts;
+        if (hosts.empty() && !o_.unix_path) hosts = {"127.0.0.1"};
+        if (o_.unix_path) TRY_VOID(listen({.unix_path = *o_.unix_path}));
+        for (const std::string& host : hosts) TRY_VOID(listen({.host = host, .port = uint16_t(o_.port)}));
+        server_->every(std::chrono::seconds(1), [this] { metrics_.sample(); });
+        for (const std::string& at : reached_) log_info("listening on {}; the model is being loaded", at);
+        return {};
+    }
+    Result<void> listen(const Endpoint& endpoint) {
+        TRY(const std::vector<std::string> reached, server_->listen(endpoint));
+        reached_.insert(reached_.end(), reached.begin(), reached.end());
+        return {};
+    }
+
+    // The model is there: its routes join the table.
+    Result<void> begin() {
+        std::vector<Route> routes = server_routes(metrics_, [this] { return state(); });
+        if (model_->service) {
+            observed_ = observe(*model_->service, metrics_);
+        }
+        server_->set_routes(std::move(routes));
+        shown_ = model_.get();
+        server_->set_state(ServerState::ready);
+        return session_.out.write(greeting());
+    }
+    std::string greeting() const {
+        const ModelCard& card = model_->card;
+        std::string text;
+        for (const std::string& at : reached_)
+            text += fmt::format("serving {} at {} ({} tokens of context, {} slots)\n", card.id, at,
+                                card.context, card.slots);
+        const std::string& at = reached_.front();
+        const bool local = at.rfind("unix:", 0) == 0;
+        text += fmt::format(
+            "try: curl {}{}/v1/chat/completions{} -H 'Content-Type: application/json' -d "
+            "'{{\"messages\":[{{\"role\":\"user\",\"content\":\"Hello!\"}}]}}'\n",
+            local ? "--unix-socket " + shell_quoted(at.substr(5)) + " " : "", local ? "http://localhost" : at,
+            o_.api_key_file ? " -H 'Authorization: Bearer YOUR_KEY'" : "");
+        return text;
+    }
+
+    void serve() {
+        for (;;) switch (signals_.wait(kTurn)) {
+                case SIGINT:
+                case SIGTERM: return;
+                case SIGHUP: reload_keys(); break;
+                default: break;
+            }
+    }
+
+    // Requests under way may end; new ones are told to come again elsewhere.
+    Result<int> drain() {
+        server_->set_state(ServerState::draining);
+        const auto end = Clock::now() + std::chrono::seconds(o_.grace_s);
+        if (const size_t left = server_->load().requests; left > 0)
+            log_info("shutting down: {} requests are under way and have {} s; a second signal ends them",
+                     left, o_.grace_s);
+        while (!server_->wait_idle(kTurn / 2) && Clock::now() < end)
+            if (const int signal = signals_.wait(milliseconds(0)); signal == SIGINT || signal == SIGTERM)
+                ::_exit(128 + signal);
+        const size_t cut = server_->load().requests;
+        server_->stop();
+        if (cut > 0) log_warning("{} requests were cut off", cut);
+        log_info("stopped");
+        return 0;
+    }
+
+    void reload_keys() {
+        if (!o_.api_key_file) return log_info("SIGHUP: there is no --api-key-file to read again");
+        auto keys = KeyRing::load(*o_.api_key_file);
+        if (!keys.ok()) return log_warning("the API keys stay as they were: {}", keys.error().message);
+        log_info("{}: {} API keys", *o_.api_key_file, keys.value().size());
+        server_->set_keys(std::move(keys).value());
+    }
+
+    std::string state() const {
+        const ServedModel* model = shown_;
+        if (model && model->engine->failed()) return "failed";
+        switch (server_->state()) {
+            case ServerState::loading: return "loading";
+            case ServerState::ready: return "ready";
+            case ServerState::draining: return "draining";
+        }
+        return "?";
+    }
+    ServerFigures figures() const {
+        ServerFigures figures;
+        figures.version = version_text();
+        figures.state = state();
+        const HttpServer::Load load = server_->load();
+        figures.connections = load.connections;
+        figures.http_requests = load.requests;
+        figures.refused_connections = load.refused_connections;
+        if (const ServedModel* model = shown_) {
+            figures.model = model->card.id;
+            figures.page_bytes = model->page_bytes;
+            figures.engine = model->engine->stats();
+        }
+        return figures;
+    }
+
+    const ServeOptions& o_;
+    Session& session_;
+    Signals signals_;
+    Metrics metrics_;
+    std::unique_ptr<ServedModel> model_;
+    std::unique_ptr<Service> observed_;
+    std::atomic<const ServedModel*> shown_ = nullptr;  // to I/O threads, once it is whole
+    std::unique_ptr<HttpServer> server_;
+    std::vector<std::string> reached_;
+};
+
+}  // namespace
+
+Result<int> run_command(const ServeOptions& options, Session& session) {
+    return Serving(options, session).run();
+}
+
+}  // namespace sparkinfer

@@ -1,0 +1,59 @@
+#include "cli/served_model.h"
+
+#include <cctype>
+#include <ctime>
+#include <filesystem>
+
+#include "cli/machine.h"
+#include "cli/model_facts.h"
+#include "cli/serve_sizes.h"
+#include "core/log.h"
+
+namespace sparkinfer {
+
+std::string model_id(const std::string& path) {
+    std::filesystem::path file(path);
+    if (!file.has_filename()) file = file.parent_path();  // "folder/"
+    std::string name = file.filename().string();
+    if (name.size() > 5 && name.substr(name.size() - 5) == ".gguf") name.resize(name.size() - 5);
+    // "-00001-of-00002"
+    const size_t piece = name.size() > 15 ? name.size() - 15 : std::string::npos;
+    if (piece != std::string::npos && name[piece] == '-' && name.substr(piece + 6, 4) == "-of-" &&
+        std::isdigit(uint8_t(name[piece + 1])) && std::isdigit(uint8_t(name.back())))
+        name.resize(piece);
+    return name;
+}
+
+Result<std::unique_ptr<ServedModel>> ServedModel::open(const ServeOptions& o, const Session& session) {
+    auto model = std::make_unique<ServedModel>();
+    TRY(const ModelFacts facts, model_facts(o.model));
+    TRY(Tokenizer tokenizer, Tokenizer::from_metadata(facts.metadata));
+    model->tokenizer = std::make_unique<Tokenizer>(std::move(tokenizer));
+    TRY(model->backend, session.backend(o.backend, o.threads, o.stored));
+    const BackendInfo& info = model->backend->info();
+
+    ServeMachine machine;
+    machine.host_memory = available_memory();
+    machine.on_host = info.host_memory;
+    machine.memory = info.host_memory ? machine.host_memory : info.memory_bytes;
+    machine.weights = facts.tensor_bytes;
+    machine.bytes_per_token = kv_bytes_per_token(facts.shape, info.kv_type);
+    machine.trained_context = facts.shape.context;
+    TRY(const EngineOptions options, serve_sizes(o, machine));
+    TRY(std::unique_ptr<Engine> engine, session.engine(o.model, *model->backend, options));
+    model->page_bytes = kPageTokens * machine.bytes_per_token;
+
+    ModelCard& card = model->card;
+    card.id = model_id(o.model);
+    card.aliases = o.aliases;
+    card.created = std::time(nullptr);
+    card.context = engine->options().context;
+    card.trained_context = facts.shape.context;
+    card.vocab = model->tokenizer->size();
+    card.slots = engine->options().slots;
+    TRY(card.chat_template, facts.metadata.string_or("tokenizer.chat_template", ""));
+    model->engine = std::make_unique<EngineThread>(std::move(engine));
+    return model;
+}
+
+}  // namespace sparkinfer

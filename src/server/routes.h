@@ -1,0 +1,17 @@
+// routes.h — every route of the server in one table.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/http.h"
+#include "server/metrics.h"
+#include "server/service.h"
+
+namespace sparkinfer {
+
+// Of what is there before a model is: health, metrics, the pages and their data. `metrics` must outlive them.
+std::vector<Route> server_routes(Metrics& metrics, std::function<std::string()> state);
+
+}  // namespace sparkinfer
