@@ -9,8 +9,6 @@
 
 namespace sparkinfer {
 
-// May this server take work now? Else why not, as a 503: loading, draining, a failed device.
-using ReadyCheck = std::function<ApiResult<void>()>;
 
 // GET /v1/models, GET /v1/models/{id}: the context length under every name that clients look for.
 Handler list_models(Service& service);
