@@ -113,7 +113,7 @@ enum class AnswerFinish { stop, length, tool_calls, cancelled };
 // nothing comes. A request of n choices has one `started` (choice 0's) and n `finished`.
 struct AnswerEvent {
     enum class Kind {
-        started,         // it left the queue: usage has prompt_tokens and cached_tokens
+        started,         // it left the queue: usage has prompt_tokens and cached_tokens; cache_miss
         reasoning,       // text
         content,         // text, logprobs
         call_started,    // call, id, text: the function's name
@@ -131,6 +131,8 @@ struct AnswerEvent {
     AnswerFinish finish = AnswerFinish::stop;
     std::string stop = {};  // the stop string that ended it; empty: an end token, or none
     Usage usage = {};
+    std::string cache_miss = {};    // why not more of the prompt was cached; empty: it never left the queue
+    std::string cache_detail = {};  // the same as a sentence, where there is one
     ApiError error = {};
 };
 
