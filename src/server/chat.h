@@ -1,6 +1,7 @@
 // chat.h — requests and answers as the server thinks of them, whatever protocol they came in. The protocols
 // (openai_chat, openai_completions, anthropic, responses) translate to and from these and know nothing else.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -133,6 +134,7 @@ struct AnswerEvent {
     Usage usage = {};
     std::string cache_miss = {};    // why not more of the prompt was cached; empty: it never left the queue
     std::string cache_detail = {};  // the same as a sentence, where there is one
+    std::chrono::steady_clock::time_point admitted = {};  // when it left the queue
     ApiError error = {};
 };
 

@@ -82,6 +82,7 @@ void Running::started(const Event& event) {
         usage_.cached_tokens = event.admission->cached_tokens;
         e.cache_miss = cache_miss_name(event.admission->miss);
         e.cache_detail = event.admission->detail;
+        e.admitted = event.admission->at;
     }
     e.usage = usage_;
     sink_(e);
