@@ -4,6 +4,7 @@
 
 #include <regex>
 #include <set>
+#include <sstream>
 
 #include "server/observed_service.h"
 
@@ -83,8 +84,9 @@ TEST(Metrics, PageHasTheNamesThatRoutersRead) {
     std::set<std::string> types, samples;
     std::istringstream lines(page);
     for (std::string line; std::getline(lines, line);) {
-        if (line.rfind("# TYPE ", 0) == 0)
+        if (line.rfind("# TYPE ", 0) == 0) {
             EXPECT_TRUE(types.insert(line.substr(7, line.find(' ', 7) - 7)).second) << line;
+        }
         if (line[0] == '#') continue;
         EXPECT_TRUE(std::regex_match(line, sample)) << line;
         EXPECT_TRUE(samples.insert(line.substr(0, line.rfind(' '))).second) << line;
