@@ -108,17 +108,17 @@ class Serving {
 
     // The model is there: its routes join the table.
     Result<void> begin() {
+        observed_ = observe(*model_->service, metrics_);
         std::vector<Route> routes = server_routes(metrics_, [this] { return state(); });
-        if (model_->service) {
-            observed_ = observe(*model_->service, metrics_);
-        }
+        for (Route& route : api_routes(*observed_, {.any_model = o_.any_model}))
+            routes.push_back(std::move(route));
         server_->set_routes(std::move(routes));
         shown_ = model_.get();
         server_->set_state(ServerState::ready);
         return session_.out.write(greeting());
     }
     std::string greeting() const {
-        const ModelCard& card = model_->card;
+        const ModelCard& card = model_->service->card();
         std::string text;
         for (const std::string& at : reached_)
             text += fmt::format("serving {} at {} ({} tokens of context, {} slots)\n", card.id, at,
@@ -186,7 +186,7 @@ class Serving {
         figures.http_requests = load.requests;
         figures.refused_connections = load.refused_connections;
         if (const ServedModel* model = shown_) {
-            figures.model = model->card.id;
+            figures.model = model->service->card().id;
             figures.page_bytes = model->page_bytes;
             figures.engine = model->engine->stats();
         }

@@ -252,10 +252,9 @@ ApiResult<void> Parser::body(const Fields& body) {
     }
     TRY_VOID(params(body));
     // An assistant's text at the end is the beginning of the answer.
-    if (!out.chat.messages.empty()) {
-        const ChatMessage& last = out.chat.messages.back();
-        out.chat.continue_final_message = last.role == Role::assistant && last.calls.empty();
-    }
+    const ChatMessage& last = out.chat.messages.back();
+    out.chat.continue_final_message = last.role == Role::assistant && last.calls.empty();
+    out.chat.add_generation_prompt = !out.chat.continue_final_message;
     blocks.note("blocks of these types are left out of messages", out.notices);
     tools.note("tools that the server would have to run are left out", out.notices);
     return {};

@@ -30,9 +30,9 @@ fn limits() -> ParserLimits {
     ParserLimits {
         max_items_in_row: 2000,
         initial_lexer_fuel: 2_000_000,
-        step_lexer_fuel: 500_000,
-        step_max_items: 100_000,
-        max_lexer_states: 50_000,
+        step_lexer_fuel: 200_000,
+        step_max_items: 50_000,
+        max_lexer_states: 32_000,
         max_grammar_size: 500_000,
         precompute_large_lexemes: true,
         verbose_errors: false,
