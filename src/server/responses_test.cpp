@@ -126,8 +126,12 @@ class Reader {
                 item.at("content").as_array().at(size_t(data.at("content_index").as_int64())).as_object();
             if (name.ends_with("_text.delta"))
                 part["text"] = text_of(part.at("text")) + text_of(data.at("delta"));
-            if (name.ends_with("_text.done")) EXPECT_EQ(data.at("text"), part.at("text"));
-            if (name == "response.content_part.done") EXPECT_EQ(data.at("part"), Json(part));
+            if (name.ends_with("_text.done")) {
+                EXPECT_EQ(data.at("text"), part.at("text"));
+            }
+            if (name == "response.content_part.done") {
+                EXPECT_EQ(data.at("part"), Json(part));
+            }
         }
     }
     static std::string text_of(const Json& json) { return std::string(json.as_string()); }
