@@ -208,22 +208,7 @@ Handler apply_template(Service& service, ApiOptions options) { return post(servi
 Handler props(Service& service) { return get(service, props_json); }
 Handler tokenizer_info(Service& service) { return get(service, tokenizer_json); }
 
-Handler health_live() {
-    return [](const HttpRequest&, const std::shared_ptr<Responder>& responder) {
-        send_json(*responder, JsonObject{{"status", "ok"}});
-    };
-}
-
-Handler health_ready(ReadyCheck ready) {
-    return
-        [ready = std::move(ready)](const HttpRequest& request, const std::shared_ptr<Responder>& responder) {
-            const ApiResult<void> result = ready ? ready() : ApiResult<void>();
-            if (!result.ok()) return send_error(*responder, request, result.error());
-            send_json(*responder, JsonObject{{"status", "ok"}});
-        };
-}
-
-std::vector<Route> openai_routes(Service& service, const ApiOptions& options, ReadyCheck ready) {
+std::vector<Route> openai_routes(Service& service, const ApiOptions& options) {
     using Access = Route::Access;
     std::vector<Route> routes;
     const auto add = [&](const char* method, const char* path, Handler handler, Access access, bool light) {
@@ -242,9 +227,6 @@ std::vector<Route> openai_routes(Service& service, const ApiOptions& options, Re
     add("GET", "/v1/models/{id}", show_model(service), Access::key, true);
     add("GET", "/props", props(service), Access::key, true);
     add("GET", "/tokenizer_info", tokenizer_info(service), Access::key, true);
-    add("GET", "/health/live", health_live(), Access::open, true);
-    add("GET", "/health/ready", health_ready(ready), Access::open, true);
-    add("GET", "/health", health_ready(std::move(ready)), Access::open, true);
     routes.push_back(openapi_route());
     return routes;
 }

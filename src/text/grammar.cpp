@@ -111,13 +111,14 @@ Result<GrammarMatcher> GrammarCompiler::compile(const Grammar& grammar) const {
     ffi::Bytes message{};
     const int code = ffi::si_grammar_compile(state_->env, ffi::str(grammar.parts), &rust, &bytes, &message);
     if (code != 0) return ffi::take_error(code, message, "");
-    const auto start = std::make_shared<GrammarMatcher>(
-        GrammarMatcher(std::make_unique<GrammarMatcher::Handle>(rust)));
+    const auto start =
+        std::make_shared<GrammarMatcher>(GrammarMatcher(std::make_unique<GrammarMatcher::Handle>(rust)));
     state_->compiled.keep(grammar.parts, bytes + grammar.parts.size(), start);
     return start->clone();
 }
 
-Result<std::shared_ptr<const PreparedSchema>> GrammarCompiler::prepare(const Json& schema, bool strict) const {
+Result<std::shared_ptr<const PreparedSchema>> GrammarCompiler::prepare(const Json& schema,
+                                                                       bool strict) const {
     const std::string text = to_json(schema);
     const std::string key = (strict ? "s" : "r") + text;
     if (auto known = state_->prepared.find(key)) return known;

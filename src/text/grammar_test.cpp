@@ -152,9 +152,9 @@ TEST_F(GrammarTest, RandomAnswersFollowTheirSchema) {
     for (uint32_t seed = 0; seed < 60; ++seed) {
         GrammarMatcher matcher = compile(Grammar::json_schema(kSchema));
         const Walk walk = Walker(*tokenizer_, seed).run(matcher, 600);
+        EXPECT_EQ(walk.broken, "") << walk.text;
         if (!walk.ended) continue;
         ++ended;
-        EXPECT_TRUE(matcher.accepting());
         auto json = parse_json(walk.text, "walk", {.refuse_duplicate_keys = true});
         ASSERT_TRUE(json.ok()) << json.error().message << "\n" << walk.text;
         check_value(*json);
@@ -266,8 +266,6 @@ TEST_F(GrammarTest, HostileGrammarsEndWithinTheirLimits) {
         const std::string told = matcher.ok() ? "compiled" : matcher.error().message;
         EXPECT_LT(seconds.count(), 10.0) << grammar.parts.substr(0, 100);
         EXPECT_LT(told.size(), 1000U) << told;
-        if (testing::internal::GetArgvs().size() > 1)
-            fmt::print("{:7.3f} s  {:60.60}  {:.100}\n", seconds.count(), grammar.parts, told);
     }
 }
 

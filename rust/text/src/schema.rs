@@ -3,8 +3,8 @@
 
 use crate::grammar::on_deep_stack;
 use crate::schema_check::{
-    check_pattern, compiles, culprit, escape, find_refs, has_open_objects, merges, percent_decoded, short,
-    whole_text,
+    blamed, check_pattern, compiles, culprit, escape, find_refs, has_open_objects, merges, percent_decoded,
+    short, whole_text,
 };
 use crate::{bad_input, Failure};
 use serde_json::{json, Map, Value};
@@ -145,6 +145,9 @@ impl<'a> Walk<'a> {
                 let mut out = Map::new();
                 for (key, member) in map {
                     self.keyword(key, member, map, &format!("{at}/{}", escape(key)), closing, &mut out)?;
+                }
+                if closing {
+                    infer_type(&mut out);
                 }
                 if closing
                     && out.contains_key("properties")
@@ -385,9 +388,15 @@ impl<'a> Walk<'a> {
         let deadline = Instant::now() + MAX_EXPLAIN;
         while let Err(why) = compiles(out, self.strict) {
             let (at, why) = culprit(out, "", why, self.strict, deadline);
-            self.relax(&at, why)?;
-            match out.pointer_mut(&at) {
-                Some(place) if !at.is_empty() => *place = Value::Bool(true),
+            let (at, key) = match blamed(out, &at, self.strict, deadline) {
+                Some(key) => (at, Some(key)),
+                None => (at, None),
+            };
+            let place = key.as_ref().map_or(at.clone(), |key| format!("{at}/{}", escape(key)));
+            self.relax(&place, why)?;
+            match (out.pointer_mut(&at), key) {
+                (Some(Value::Object(map)), Some(key)) => drop(map.shift_remove(&key)),
+                (Some(schema), None) if !at.is_empty() => *schema = Value::Bool(true),
                 _ => *out = json!({}),
             }
             if Instant::now() > deadline {
@@ -395,6 +404,19 @@ impl<'a> Walk<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// A schema that speaks of properties or items alone means objects or arrays.
+fn infer_type(schema: &mut Map<String, Value>) {
+    let says = |keys: &[&str]| keys.iter().any(|key| schema.contains_key(*key));
+    if says(&["type", "enum", "const", "$ref", "anyOf", "oneOf", "allOf"]) {
+        return;
+    }
+    if says(&["properties", "patternProperties"]) {
+        schema.insert("type".into(), "object".into());
+    } else if says(&["items", "prefixItems"]) {
+        schema.insert("type".into(), "array".into());
     }
 }
 

@@ -108,8 +108,35 @@ pub fn compiles(schema: &Value, strict: bool) -> Result<(), String> {
     let limits = ParserLimits { verbose_errors: false, ..ParserLimits::default() };
     init.to_internal(None, limits).map(|_| ()).map_err(|e| {
         let message = refused(&format!("{e:#}")).message;
-        message.trim_start_matches("the grammar cannot be used: ").to_owned()
+        let message = message.trim_start_matches("the grammar cannot be used: ");
+        if message.starts_with("oneOf constraints") {
+            return "branches that may hold at once cannot be told apart".to_owned();
+        }
+        message.to_owned()
     })
+}
+
+/// A schema of the document as one of its own.
+fn alone(root: &Value, schema: &Value) -> Value {
+    let mut alone = schema.clone();
+    for defs in ["$defs", "definitions"] {
+        if let (Some(value), Some(map)) = (root.get(defs), alone.as_object_mut()) {
+            map.entry(defs).or_insert_with(|| value.clone());
+        }
+    }
+    alone
+}
+
+/// The one keyword of a schema that fails without which it does not.
+pub fn blamed(root: &Value, at: &str, strict: bool, deadline: Instant) -> Option<String> {
+    let schema = alone(root, root.pointer(at)?);
+    let keys = schema.as_object()?.keys().filter(|key| !matches!(key.as_str(), "$defs" | "definitions"));
+    let fixes = |key: &&String| {
+        let mut without = schema.clone();
+        without.as_object_mut().expect("checked above").shift_remove(*key);
+        Instant::now() < deadline && compiles(&without, strict).is_ok()
+    };
+    keys.filter(|key| key.as_str() != "type").find(fixes).cloned()
 }
 
 /// The innermost schema that fails alone, and why.
@@ -136,12 +163,7 @@ pub fn culprit(root: &Value, at: &str, why: String, strict: bool, deadline: Inst
             if Instant::now() > deadline || !child.is_object() {
                 continue;
             }
-            let mut alone = child.clone();
-            for defs in ["$defs", "definitions"] {
-                if let (Some(value), Some(map)) = (root.get(defs), alone.as_object_mut()) {
-                    map.entry(defs).or_insert_with(|| value.clone());
-                }
-            }
+            let alone = alone(root, child);
             if let Err(why) = compiles(&alone, strict) {
                 return culprit(root, &place, why, strict, deadline);
             }
@@ -159,9 +181,7 @@ pub fn whole_text(pattern: &str) -> Option<String> {
         Ast::Alternation(branches) => branches.asts.iter().collect(),
         _ => vec![&ast],
     };
-    let anchored = |part: Option<&Ast>, kinds: [AssertionKind; 2]| {
-        matches!(part, Some(Ast::Assertion(a)) if kinds.contains(&a.kind))
-    };
+    let anchored = |part: Option<&Ast>, kinds: [AssertionKind; 2]| matches!(part, Some(Ast::Assertion(a)) if kinds.contains(&a.kind));
     let texts = branches.into_iter().map(|branch| {
         let parts = match branch {
             Ast::Concat(concat) => concat.asts.iter().collect(),
