@@ -14,7 +14,7 @@ ApiResult<Json> parse_body(const HttpRequest& request) {
 }
 
 ApiResult<void> check_model(const ModelCard& card, std::string_view name, const ApiOptions& options) {
-    if (options.any_model || name.empty() || name == card.id) return {};
+    if (options.any_model || name.empty() || name == card.id || name == kAnyModel) return {};
     std::string names = json_quote(card.id);
     for (const std::string& alias : card.aliases) {
         if (alias == name) return {};

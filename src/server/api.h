@@ -20,7 +20,11 @@ struct ApiOptions {
 // The body as JSON. Errors: 400 that give the byte position; nesting deeper than 64.
 ApiResult<Json> parse_body(const HttpRequest& request);
 
-// The model's own id, its aliases, and no name at all are accepted; else 404 with the names that there are.
+// A name that means the loaded model everywhere, whatever that is: for clients that must be told a name.
+inline constexpr std::string_view kAnyModel = "sparkinfer";
+
+// The model's own id, its aliases, kAnyModel and no name at all are accepted; else 404 with the names that
+// there are.
 ApiResult<void> check_model(const ModelCard& card, std::string_view name, const ApiOptions& options);
 
 // prefix + 32 hexadecimal digits that nobody can guess: ids come back in later requests.
