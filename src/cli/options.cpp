@@ -203,6 +203,8 @@ void bind(Binder b, DoctorOptions& o) { b.backend(o.backend); }
 
 void bind(Binder b, ServeOptions& o) { bind_serve(b, o); }
 
+void bind(Binder b, BenchServeOptions& o) { bind_bench_serve(b, o); }
+
 // The commands. Help, dispatch and suggestions all read this table.
 struct CommandRow {
     const char* name;
@@ -251,6 +253,11 @@ constexpr CommandRow kCommands[] = {
      "  sparkinfer serve model.gguf --host 0.0.0.0 --api-key-file keys.txt --tls-cert c.pem --tls-key "
      "k.pem\n",
      make<ServeOptions>},
+    {"bench serve", "load a server and measure how long its clients wait",
+     "  sparkinfer bench serve http://127.0.0.1:8080 --clients 1,8\n"
+     "  sparkinfer bench serve http://127.0.0.1:8080 --rate 0.5,2 -r 100 -o json\n"
+     "  sparkinfer bench serve http://127.0.0.1:8080 --turns 10 -p 4000 -n 64    (sessions of an agent)\n",
+     make<BenchServeOptions>},
     {"doctor", "say what this machine offers, whether its GPU is used, and why or why not",
      "  sparkinfer doctor\n"
      "  sparkinfer doctor --backend cuda    (exit code 4 where no GPU can be used)\n",
@@ -333,6 +340,7 @@ Result<void> check_command(const Command& command) {
     if (bench && bench->compare && *std::max_element(bench->parallel.begin(), bench->parallel.end()) > 1)
         return usage_error("--compare with -np above 1: llama-bench generates one sequence at a time");
     if (const auto* serve = std::get_if<ServeOptions>(&command)) TRY_VOID(check_serve(*serve));
+    if (const auto* load = std::get_if<BenchServeOptions>(&command)) TRY_VOID(check_bench_serve(*load));
     const auto* run = std::get_if<RunOptions>(&command);
     if (run && run->max_tokens == 0)
         return usage_error("-n,--predict is '0', expected -1 or a whole number from 1");
@@ -370,9 +378,10 @@ Result<std::variant<Command, Printout>> parse_command_line(const std::vector<std
     if (first == "--version") return std::variant<Command, Printout>(Printout{version_text() + "\n"});
     if (first == "--help" || first == "-h" || first == "help")
         return std::variant<Command, Printout>(Printout{overview_text()});
+    const bool load = arguments.size() > 1 && first == "bench" && arguments[1] == "serve";
     for (const CommandRow& row : kCommands) {
-        if (first != row.name) continue;
-        TRY(auto parsed, parse_command(row, {arguments.begin() + 1, arguments.end()}));
+        if ((load ? "bench serve" : first) != row.name) continue;
+        TRY(auto parsed, parse_command(row, {arguments.begin() + (load ? 2 : 1), arguments.end()}));
         if (const Command* command = std::get_if<Command>(&parsed)) TRY_VOID(check_command(*command));
         return parsed;
     }

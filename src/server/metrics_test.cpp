@@ -173,6 +173,7 @@ TEST(ObservedService, ARequestIsToldOnceWhenAllOfItIsOver) {
     using Kind = AnswerEvent::Kind;
     AnswerEvent started{.kind = Kind::started};
     started.usage = {.prompt_tokens = 20, .cached_tokens = 16};
+    started.cache_miss = "diverged";
     spoken.speak(started);
     spoken.speak({.kind = Kind::content, .text = "a"});
     spoken.speak({.kind = Kind::content, .text = "b"});
@@ -189,6 +190,7 @@ TEST(ObservedService, ARequestIsToldOnceWhenAllOfItIsOver) {
     EXPECT_EQ(told[0].prompt_tokens, 20);
     EXPECT_EQ(told[0].cached_tokens, 16);
     EXPECT_EQ(told[0].tokens, 9);
+    EXPECT_EQ(told[0].miss, "diverged");
     EXPECT_EQ(told[0].finish, "cancelled");
     EXPECT_GE(told[0].first_token_s, told[0].queue_s);
     EXPECT_GE(told[0].last_token_s, told[0].first_token_s);

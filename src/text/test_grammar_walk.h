@@ -55,7 +55,7 @@ class Walker {
             walk.mask_us.push_back(us.count());
             const std::optional<TokenId> token = pick(bits, hint);
             if (!token) {
-                walk.broken = "an empty mask";
+                walk.broken = "an empty mask; " + matcher.error();
                 break;
             }
             if (!matcher.advance(*token)) walk.broken = "a token of the mask is refused";

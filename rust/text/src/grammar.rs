@@ -267,18 +267,15 @@ impl GrammarMatcher {
         result
     }
 
-    /// Sets bit i where token i may come next; words beyond the vocabulary become 0. When nothing may come, or
-    /// the grammar failed, that is the end tokens: a sampler never sees an empty mask.
+    /// Sets bit i where token i may come next; words beyond the vocabulary become 0. No bit is set when nothing may
+    /// come, or the grammar failed: then allow_end(), for a sampler never sees an empty mask.
     pub fn mask(&mut self, bits: &mut [u32]) -> Result<(), Failure> {
         bits.fill(0);
         let outcome = self.fill(bits);
-        if bits.iter().all(|word| *word == 0) {
-            self.allow_end(bits);
-        }
         self.keep(outcome)
     }
 
-    fn allow_end(&self, bits: &mut [u32]) {
+    pub fn allow_end(&self, bits: &mut [u32]) {
         for &t in self.end_tokens.iter() {
             if let Some(word) = bits.get_mut(t as usize / 32) {
                 *word |= 1 << (t % 32);

@@ -423,7 +423,12 @@ pub unsafe extern "C" fn si_matcher_mask(
     words: usize,
     error: *mut Bytes,
 ) -> i32 {
-    entry(error, || (*handle).mask(std::slice::from_raw_parts_mut(bits, words)))
+    let bits = std::slice::from_raw_parts_mut(bits, words);
+    let code = entry(error, || (*handle).mask(bits));
+    if bits.iter().all(|word| *word == 0) {
+        (*handle).allow_end(bits); // also after a panic
+    }
+    code
 }
 
 /// # Safety

@@ -146,6 +146,9 @@ impl<'a> Walk<'a> {
                 for (key, member) in map {
                     self.keyword(key, member, map, &format!("{at}/{}", escape(key)), closing, &mut out)?;
                 }
+                if closing {
+                    infer_type(&mut out);
+                }
                 if closing
                     && out.contains_key("properties")
                     && !out.contains_key("additionalProperties")
