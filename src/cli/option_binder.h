@@ -55,5 +55,8 @@ struct Binder {
 // serve_options.cpp
 void bind_serve(Binder b, ServeOptions& o);
 Result<void> check_serve(const ServeOptions& o);
+// bench_serve_options.cpp
+void bind_bench_serve(Binder b, BenchServeOptions& o);
+Result<void> check_bench_serve(const BenchServeOptions& o);
 
 }  // namespace sparkinfer

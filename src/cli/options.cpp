@@ -203,6 +203,26 @@ void bind(Binder b, DoctorOptions& o) { b.backend(o.backend); }
 
 void bind(Binder b, ServeOptions& o) { bind_serve(b, o); }
 
+void bind(Binder b, ConnectOptions& o) {
+    b.app.add_option("CLIENT", o.client, "claude, codex, opencode, qwen or aider")->required()->type_name("");
+    const auto text = [&](const char* flag, const char* type, const char* help, std::string& to) {
+        b.value(flag, type, help, [flag, &to](const std::string& text) -> Result<void> {
+            if (text.empty()) return usage_error("{} is empty, expected a text", flag);
+            to = text;
+            return {};
+        });
+    };
+    text("--url", "URL", "where the server is (default: http://127.0.0.1:8080)", o.url);
+    text("--model", "NAME", "a name of its model (default: sparkinfer, which every server knows)", o.model);
+    b.text("--key-file", "FILE", "the server's --api-key-file, or another with a key of it in a line",
+           o.key_file);
+    b.integer("--ctx", "the server's --ctx, for clients that would guess", 1, kMaxTokens, o.context);
+    b.flag("--write", "write the client's own file: the rest of it stays, what it was is kept beside it",
+           o.write);
+}
+
+void bind(Binder b, BenchServeOptions& o) { bind_bench_serve(b, o); }
+
 // The commands. Help, dispatch and suggestions all read this table.
 struct CommandRow {
     const char* name;
@@ -251,6 +271,16 @@ constexpr CommandRow kCommands[] = {
      "  sparkinfer serve model.gguf --host 0.0.0.0 --api-key-file keys.txt --tls-cert c.pem --tls-key "
      "k.pem\n",
      make<ServeOptions>},
+    {"connect", "tell a coding agent where the server is: print or write its configuration",
+     "  sparkinfer connect claude\n"
+     "  sparkinfer connect codex --write\n"
+     "  sparkinfer connect opencode --url https://gpu.example:8080 --key-file key.txt --write\n",
+     make<ConnectOptions>},
+    {"bench serve", "load a server and measure how long its clients wait",
+     "  sparkinfer bench serve http://127.0.0.1:8080 --clients 1,8\n"
+     "  sparkinfer bench serve http://127.0.0.1:8080 --rate 0.5,2 -r 100 -o json\n"
+     "  sparkinfer bench serve http://127.0.0.1:8080 --turns 10 -p 4000 -n 64    (sessions of an agent)\n",
+     make<BenchServeOptions>},
     {"doctor", "say what this machine offers, whether its GPU is used, and why or why not",
      "  sparkinfer doctor\n"
      "  sparkinfer doctor --backend cuda    (exit code 4 where no GPU can be used)\n",
@@ -333,6 +363,7 @@ Result<void> check_command(const Command& command) {
     if (bench && bench->compare && *std::max_element(bench->parallel.begin(), bench->parallel.end()) > 1)
         return usage_error("--compare with -np above 1: llama-bench generates one sequence at a time");
     if (const auto* serve = std::get_if<ServeOptions>(&command)) TRY_VOID(check_serve(*serve));
+    if (const auto* load = std::get_if<BenchServeOptions>(&command)) TRY_VOID(check_bench_serve(*load));
     const auto* run = std::get_if<RunOptions>(&command);
     if (run && run->max_tokens == 0)
         return usage_error("-n,--predict is '0', expected -1 or a whole number from 1");
@@ -370,9 +401,10 @@ Result<std::variant<Command, Printout>> parse_command_line(const std::vector<std
     if (first == "--version") return std::variant<Command, Printout>(Printout{version_text() + "\n"});
     if (first == "--help" || first == "-h" || first == "help")
         return std::variant<Command, Printout>(Printout{overview_text()});
+    const bool load = arguments.size() > 1 && first == "bench" && arguments[1] == "serve";
     for (const CommandRow& row : kCommands) {
-        if (first != row.name) continue;
-        TRY(auto parsed, parse_command(row, {arguments.begin() + 1, arguments.end()}));
+        if ((load ? "bench serve" : first) != row.name) continue;
+        TRY(auto parsed, parse_command(row, {arguments.begin() + (load ? 2 : 1), arguments.end()}));
         if (const Command* command = std::get_if<Command>(&parsed)) TRY_VOID(check_command(*command));
         return parsed;
     }

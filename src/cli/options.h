@@ -101,6 +101,19 @@ struct BenchOptions {
     std::optional<std::string> compare;  // llama-bench, run in turns
 };
 
+struct BenchServeOptions {
+    std::string url;
+    std::optional<std::string> model, api_key_file, trace;
+    std::vector<int64_t> clients = {1};  // each count is a run, closed loop; of sessions too
+    std::vector<double> rates;           // requests a second, each a run, open loop; instead of clients
+    std::optional<int64_t> requests;     // of a run
+    int64_t prompt = 512, generate = 128;
+    std::optional<int64_t> turns;  // of a session that is made up
+    int64_t turn_words = 200;
+    int64_t seed = 1, timeout_s = 600;
+    BenchFormat format = BenchFormat::md;
+};
+
 struct DoctorOptions {
     std::string backend = "auto";
 };
@@ -126,8 +139,18 @@ struct ServeOptions {
     LogFormat log_format = LogFormat::text;
 };
 
-using Command = std::variant<RunOptions, InspectOptions, TokenizeOptions, ExplainOptions, DiffOptions,
-                             PerplexityOptions, BenchOptions, DoctorOptions, ServeOptions>;
+struct ConnectOptions {
+    std::string client;  // "claude", "codex", "opencode", "qwen", "aider"
+    std::string url = "http://127.0.0.1:8080";
+    std::string model = "sparkinfer";  // every server's model goes by this name too
+    std::optional<std::string> key_file;
+    std::optional<int64_t> context;
+    bool write = false;
+};
+
+using Command =
+    std::variant<RunOptions, InspectOptions, TokenizeOptions, ExplainOptions, DiffOptions, PerplexityOptions,
+                 BenchOptions, BenchServeOptions, DoctorOptions, ServeOptions, ConnectOptions>;
 
 // Text to print instead of running a command: help or the version.
 struct Printout {

@@ -22,6 +22,8 @@ namespace {
 using std::chrono::milliseconds;
 constexpr auto kTurn = milliseconds(200);  // between two looks at what is no signal
 
+constexpr auto kGraceOfFailed = std::chrono::seconds(5);  // the errors of what ran are on their way
+
 // As many open files as may be had: each connection is one.
 void raise_file_limit() {
     rlimit limit{};
@@ -70,8 +72,10 @@ class Serving {
         loader.join();
         TRY(model_, std::move(model));
         TRY_VOID(begin());
-        serve();
-        return drain();
+        const Result<void> served = serve();
+        drain(served.ok() ? std::chrono::seconds(o_.grace_s) : kGraceOfFailed);
+        TRY_VOID(served);
+        return 0;
     }
 
   private:
@@ -108,17 +112,17 @@ class Serving {
 
     // The model is there: its routes join the table.
     Result<void> begin() {
+        observed_ = observe(*model_->service, metrics_);
         std::vector<Route> routes = server_routes(metrics_, [this] { return state(); });
-        if (model_->service) {
-            observed_ = observe(*model_->service, metrics_);
-        }
+        for (Route& route : api_routes(*observed_, {.any_model = o_.any_model}))
+            routes.push_back(std::move(route));
         server_->set_routes(std::move(routes));
         shown_ = model_.get();
         server_->set_state(ServerState::ready);
         return session_.out.write(greeting());
     }
     std::string greeting() const {
-        const ModelCard& card = model_->card;
+        const ModelCard& card = model_->service->card();
         std::string text;
         for (const std::string& at : reached_)
             text += fmt::format("serving {} at {} ({} tokens of context, {} slots)\n", card.id, at,
@@ -133,22 +137,24 @@ class Serving {
         return text;
     }
 
-    void serve() {
-        for (;;) switch (signals_.wait(kTurn)) {
-                case SIGINT:
-                case SIGTERM: return;
-                case SIGHUP: reload_keys(); break;
-                default: break;
-            }
+    // Until it is told to end, or the device fails: then whoever watches over the process starts a new one.
+    Result<void> serve() {
+        for (;;) {
+            const int signal = signals_.wait(kTurn);
+            if (signal == SIGINT || signal == SIGTERM) return {};
+            if (signal == SIGHUP) reload_keys();
+            if (model_->engine->failed())
+                return internal_error("the device failed: {}", model_->engine->failure());
+        }
     }
 
     // Requests under way may end; new ones are told to come again elsewhere.
-    Result<int> drain() {
+    void drain(std::chrono::seconds grace) {
         server_->set_state(ServerState::draining);
-        const auto end = Clock::now() + std::chrono::seconds(o_.grace_s);
+        const auto end = Clock::now() + grace;
         if (const size_t left = server_->load().requests; left > 0)
             log_info("shutting down: {} requests are under way and have {} s; a second signal ends them",
-                     left, o_.grace_s);
+                     left, grace.count());
         while (!server_->wait_idle(kTurn / 2) && Clock::now() < end)
             if (const int signal = signals_.wait(milliseconds(0)); signal == SIGINT || signal == SIGTERM)
                 ::_exit(128 + signal);
@@ -156,7 +162,6 @@ class Serving {
         server_->stop();
         if (cut > 0) log_warning("{} requests were cut off", cut);
         log_info("stopped");
-        return 0;
     }
 
     void reload_keys() {
@@ -186,7 +191,7 @@ class Serving {
         figures.http_requests = load.requests;
         figures.refused_connections = load.refused_connections;
         if (const ServedModel* model = shown_) {
-            figures.model = model->card.id;
+            figures.model = model->service->card().id;
             figures.page_bytes = model->page_bytes;
             figures.engine = model->engine->stats();
         }

@@ -1,13 +1,13 @@
 #include "cli/served_model.h"
 
 #include <cctype>
-#include <ctime>
 #include <filesystem>
 
 #include "cli/machine.h"
 #include "cli/model_facts.h"
 #include "cli/serve_sizes.h"
 #include "core/log.h"
+#include "server/model_service.h"
 
 namespace sparkinfer {
 
@@ -27,8 +27,6 @@ std::string model_id(const std::string& path) {
 Result<std::unique_ptr<ServedModel>> ServedModel::open(const ServeOptions& o, const Session& session) {
     auto model = std::make_unique<ServedModel>();
     TRY(const ModelFacts facts, model_facts(o.model));
-    TRY(Tokenizer tokenizer, Tokenizer::from_metadata(facts.metadata));
-    model->tokenizer = std::make_unique<Tokenizer>(std::move(tokenizer));
     TRY(model->backend, session.backend(o.backend, o.threads, o.stored));
     const BackendInfo& info = model->backend->info();
 
@@ -43,16 +41,14 @@ Result<std::unique_ptr<ServedModel>> ServedModel::open(const ServeOptions& o, co
     TRY(std::unique_ptr<Engine> engine, session.engine(o.model, *model->backend, options));
     model->page_bytes = kPageTokens * machine.bytes_per_token;
 
-    ModelCard& card = model->card;
-    card.id = model_id(o.model);
-    card.aliases = o.aliases;
-    card.created = std::time(nullptr);
-    card.context = engine->options().context;
-    card.trained_context = facts.shape.context;
-    card.vocab = model->tokenizer->size();
-    card.slots = engine->options().slots;
-    TRY(card.chat_template, facts.metadata.string_or("tokenizer.chat_template", ""));
     model->engine = std::make_unique<EngineThread>(std::move(engine));
+    ServiceOptions service;
+    service.id = model_id(o.model);
+    service.aliases = o.aliases;
+    service.trained_context = facts.shape.context;
+    service.vocab = facts.shape.vocab;
+    TRY(service.sampling, resolve_sampling({}, facts.metadata));
+    TRY(model->service, ModelService::make(*model->engine, std::move(service)));
     return model;
 }
 

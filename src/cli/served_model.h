@@ -6,16 +6,13 @@
 #include "cli/commands.h"
 #include "server/engine_thread.h"
 #include "server/service.h"
-#include "text/tokenizer.h"
 
 namespace sparkinfer {
 
 struct ServedModel {
     std::unique_ptr<Backend> backend;
-    std::unique_ptr<Tokenizer> tokenizer;
     std::unique_ptr<EngineThread> engine;
     std::unique_ptr<Service> service;
-    ModelCard card;
     int64_t page_bytes = 0;  // of a KV page, in all layers
 
     // Takes as long as loading does.

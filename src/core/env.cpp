@@ -14,4 +14,9 @@ bool env_no_color() { return variable("NO_COLOR").has_value() || variable("TERM"
 
 std::optional<std::string> env_home() { return variable("HOME"); }
 
+std::optional<std::string> env_config_home() {
+    auto folder = variable("XDG_CONFIG_HOME");
+    return folder && folder->starts_with("/") ? folder : std::nullopt;
+}
+
 }  // namespace sparkinfer

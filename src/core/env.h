@@ -11,4 +11,8 @@ bool env_no_color();
 // The user's home folder; nothing when HOME is unset or empty.
 std::optional<std::string> env_home();
 
+// XDG_CONFIG_HOME: where programs keep their configuration instead of ~/.config; nothing unless it is an
+// absolute path.
+std::optional<std::string> env_config_home();
+
 }  // namespace sparkinfer

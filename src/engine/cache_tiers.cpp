@@ -1,5 +1,6 @@
 // cache_tiers.cpp — where kept pages and states lie, and how they give way: to the host, then for good.
 #include <algorithm>
+#include <new>
 
 #include "engine/prefix_cache.h"
 
@@ -81,24 +82,36 @@ bool PrefixCache::make_host_room(int64_t bytes) {
     return true;
 }
 
-// REQUIRES: room in the host for all of them.
-void PrefixCache::to_host(std::span<Place* const> places) {
+// A copy in the host. REQUIRES: room for it. False: the machine has no memory left.
+bool PrefixCache::set_host(Place& place, std::span<const std::byte> bytes) {
+    std::unique_ptr<std::byte[]> block(new (std::nothrow) std::byte[bytes.size()]);
+    if (!block) return false;
+    std::copy(bytes.begin(), bytes.end(), block.get());
+    place_host(place, std::move(block));
+    return true;
+}
+
+void PrefixCache::place_host(Place& place, std::unique_ptr<std::byte[]> block) {
+    forget(place);
+    place.host = std::move(block);
+    host_bytes_ += bytes_of(place);
+    enlist(place, host_);
+}
+
+// REQUIRES: room in the host for all of them. False, and nothing changed: the machine has no memory left.
+bool PrefixCache::to_host(std::span<Place* const> places) {
     std::vector<BlockMove> moves;
     std::vector<std::unique_ptr<std::byte[]>> blocks;
     for (const Place* place : places) {
         const std::span<std::byte> from = device_bytes(*place);
-        blocks.push_back(std::make_unique_for_overwrite<std::byte[]>(from.size()));
+        blocks.emplace_back(new (std::nothrow) std::byte[from.size()]);
+        if (!blocks.back()) return false;
         moves.push_back({{blocks.back().get(), from.size()}, from});
     }
     move(moves);
-    for (size_t i = 0; i < places.size(); ++i) {
-        Place& place = *places[i];
-        forget(place);
-        place.host = std::move(blocks[i]);
-        host_bytes_ += bytes_of(place);
-        enlist(place, host_);
-        ++evictions_;
-    }
+    for (size_t i = 0; i < places.size(); ++i) place_host(*places[i], std::move(blocks[i]));
+    evictions_ += int64_t(places.size());
+    return true;
 }
 
 void PrefixCache::evict(std::list<Place*>& list, int32_t n) {
@@ -110,10 +123,11 @@ void PrefixCache::evict(std::list<Place*>& list, int32_t n) {
         // Making room may take some of them.
         if (make_host_room(count * each)) {
             victims = oldest(list, int32_t(count));
-            to_host(victims);
-            n -= int32_t(victims.size());
-            if (!victims.empty()) continue;
-            return;
+            if (victims.empty()) return;
+            if (to_host(victims)) {
+                n -= int32_t(victims.size());
+                continue;
+            }
         }
         // For good, one by one: what hangs below goes with it.
         const size_t before = list.size();
@@ -162,12 +176,9 @@ bool PrefixCache::state_in_budget() {
                                     [&](const Place* place) { return may_move(*place); });
     if (found == device_states_.end()) return int32_t(device_states_.size()) < limits_.states;
     Place* const victim = *found;
-    if (moves) {
-        to_host(std::span(&victim, 1));
-    } else {
-        ++evictions_;
-        give_up(*victim);
-    }
+    if (moves && to_host(std::span(&victim, 1))) return true;
+    ++evictions_;
+    give_up(*victim);
     return true;
 }
 
@@ -200,28 +211,35 @@ void PrefixCache::forget_all(Node& node) {
 }
 
 // A node and all behind it.
+void PrefixCache::discard(Node& node) {
+    Node& parent = *node.parent;
+    forget_all(node);
+    parent.tails -= int32_t(node.tokens.size()) < kPageTokens;
+    parent.children.erase(parent.children.find(std::span<const TokenId>(node.tokens)));
+}
+
 void PrefixCache::drop(Node& node) {
     Node* const parent = node.parent;
-    forget_all(node);
-    parent->tails -= int32_t(node.tokens.size()) < kPageTokens;
-    parent->children.erase(parent->children.find(std::span<const TokenId>(node.tokens)));
+    discard(node);
     prune(parent);
 }
 
-// With recurrent layers, pages that lead to no state are of no use. A tree of nothing goes too.
+// With recurrent layers, pages that lead to no state are of no use.
+bool PrefixCache::useless(const Node& node) const {
+    return states_.used() && node.children.empty() && node.state.none() && node.pins == 0;
+}
+
 void PrefixCache::prune(Node* node) {
-    while (node->parent) {
-        if (!states_.used() || !node->children.empty() || !node->state.none() || node->pins > 0) return;
+    while (node->parent && useless(*node)) {
         Node* const parent = node->parent;
-        forget_all(*node);
-        parent->tails -= int32_t(node->tokens.size()) < kPageTokens;
-        parent->children.erase(parent->children.find(std::span<const TokenId>(node->tokens)));
+        discard(*node);
         node = parent;
     }
-    if (!node->children.empty()) return;
-    const auto root = std::find_if(roots_.begin(), roots_.end(),
-                                   [&](const auto& entry) { return entry.second.get() == node; });
-    if (root != roots_.end()) roots_.erase(root);
+    if (!node->parent && node->children.empty()) drop_empty_roots();
+}
+
+void PrefixCache::drop_empty_roots() {
+    std::erase_if(roots_, [](const auto& entry) { return entry.second->children.empty(); });
 }
 
 void PrefixCache::clear() {

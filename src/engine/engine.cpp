@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "engine/cache_file.h"
 #include "engine/live_engine.h"
+#include "engine/min_tokens.h"
 
 namespace sparkinfer {
 namespace {
@@ -126,7 +128,10 @@ std::unique_ptr<Sequence> LiveEngine::new_sequence(Request request) {
     s->sampling = std::move(request.sampling);
     s->stop_tokens = std::move(request.stop_tokens);
     s->logprobs = request.logprobs;
+    s->prompt_logprobs = request.prompt_logprobs;
     s->constraint = std::move(request.constraint);
+    if (request.min_tokens > 0 && !s->stop_tokens.empty())
+        s->constraint = std::make_shared<MinTokens>(request.min_tokens, s->stop_tokens, s->constraint);
     s->tokens = std::move(request.prompt);
     s->prompt = int32_t(s->tokens.size());
     if (cache_) {
@@ -194,12 +199,37 @@ EngineStats LiveEngine::stats() const {
     return s;
 }
 
-Result<void> LiveEngine::save_cache(const std::string&) {
-    return usage_error("the prefix cache is off: there is nothing to save");
+Result<void> LiveEngine::save_cache(const std::string& path) {
+    if (!cache_) return usage_error("the prefix cache is off: there is nothing to save");
+    TRY_VOID(drain());
+    return CacheFile::save(*cache_, identity(), path);
 }
 
-Result<void> LiveEngine::load_cache(const std::string&) {
-    return usage_error("the prefix cache is off: there is nowhere to load to");
+Result<void> LiveEngine::load_cache(const std::string& path) {
+    if (!cache_) return usage_error("the prefix cache is off: there is nowhere to load to");
+    TRY_VOID(drain());
+    return CacheFile::load(*cache_, identity(), path);
+}
+
+// What makes kept pages and states those of this model on this backend.
+uint64_t LiveEngine::identity() const {
+    const BackendInfo& info = runner_->backend();
+    std::string facts =
+        fmt::format("{} {} {} {} {} {} {}", info.name, int(info.kv_type), int(info.state_type),
+                    shape().architecture, shape().dim, shape().vocab, shape().layers);
+    for (const KvLayer& l : shape().kv) facts += fmt::format(" kv {} {}", l.heads, l.width);
+    for (const StateLayer& l : shape().state)
+        facts += fmt::format(" state {} {} {} {}", l.key_heads, l.value_heads, l.width, l.channels);
+    uint64_t hash = hash_bytes(0, std::as_bytes(std::span(facts)));
+    if (!checkpoint_) return hash;
+    for (const StoredTensor& t : checkpoint_->tensors()) {
+        const std::string tensor = fmt::format("{} {} {}", t.name, t.type, shape_text(t.shape));
+        hash = hash_bytes(hash, std::as_bytes(std::span(tensor)));
+        // Some of the values: a fine-tuned model has the names and shapes of its origin.
+        const uint64_t some = std::min<uint64_t>(t.bytes, 64);
+        if (t.data) hash = hash_bytes(hash, {t.data + (t.bytes - some) / 2, size_t(some)});
+    }
+    return hash;
 }
 
 bool LiveEngine::idle() const {

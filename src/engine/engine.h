@@ -7,6 +7,7 @@
 //
 // Threads: one thread owns an Engine. Everything is allocated in open(); submit() refuses what does not fit.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -104,6 +105,8 @@ struct Admission {
     int32_t cached_tokens = 0;  // of the prompt's: not computed again
     CacheMiss miss = CacheMiss::none;
     std::string detail = {};  // one sentence: the nearest kept sequence and where it diverged; no ids
+    // When the step that took it in began; of who steps the engine.
+    std::chrono::steady_clock::time_point at = {};
 };
 
 enum class FinishReason { none, stop, length, cancelled, error };

@@ -18,7 +18,7 @@ struct EngineTuning {
     std::optional<bool> pad_to_bucket = std::nullopt;  // as RunnerPlan; none: what the backend asks for
     std::optional<int32_t> fast_rows = std::nullopt;   // of SchedulerLimits; none: the backend's
     bool keep_finished = false;                        // keep a snapshot of each sequence as it ends
-    std::function<double()> clock = {};                // seconds; empty: the steady clock
+    const double* clock = nullptr;                     // seconds; null: the steady clock
 };
 
 class LiveEngine final : public Engine {
@@ -86,6 +86,7 @@ class LiveEngine final : public Engine {
     Result<void> advance();
     Result<void> fill();
     Result<void> launch(Flight flight);
+    Result<void> queue(Flight& flight);
     Result<void> finish_select(Flight& flight);
     Result<void> collect();
     Result<std::vector<Selected>> results(Flight& flight);
@@ -98,6 +99,8 @@ class LiveEngine final : public Engine {
     int32_t mixed_rows() const;
     double now() const;
     void make_cache(int32_t checkpoints);
+    uint64_t identity() const;
+    Result<void> score_prompts(Flight& flight);
     std::vector<int32_t> points_of(const Request& request) const;
     std::unique_ptr<Sequence> new_sequence(Request request);
     Result<Sequence*> running(RequestId request);

@@ -119,12 +119,17 @@ class PrefixCache {
     bool frees(const Place& place) const;
     std::vector<Place*> oldest(const std::list<Place*>& list, int32_t n) const;
     bool make_host_room(int64_t bytes);
-    void to_host(std::span<Place* const> places);
+    bool set_host(Place& place, std::span<const std::byte> bytes);
+    void place_host(Place& place, std::unique_ptr<std::byte[]> block);
+    bool to_host(std::span<Place* const> places);
     void evict(std::list<Place*>& list, int32_t n);
     bool state_in_budget();
     void give_up(Place& place);
+    void discard(Node& node);
     void drop(Node& node);
+    bool useless(const Node& node) const;
     void prune(Node* node);
+    void drop_empty_roots();
     void forget_all(Node& node);
     void remember(const Node& node);
     bool was_evicted(const Node& parent, std::span<const TokenId> tokens) const;

@@ -11,7 +11,6 @@ namespace {
 constexpr int32_t kMaxSlots = 1024;
 constexpr int32_t kMaxChunk = 8192;
 constexpr int64_t kCheckpointsPerSlot = 8;
-constexpr int64_t kMaxSalt = 1024;  // bytes
 
 struct Range {
     const char* name;

@@ -5,6 +5,8 @@
 
 namespace sparkinfer {
 
+constexpr int32_t kMaxSalt = 1024;  // bytes of Request::cache_salt
+
 // One sentence naming the first parameter that is out of range, the value and the range.
 Result<void> check_sampling(const SamplingParams& sampling, int32_t vocab);
 Result<void> check_request(const Request& request, const EngineOptions& options, const ModelShape& shape);

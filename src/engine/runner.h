@@ -55,6 +55,7 @@ class Runner {
     const SlotsView& slots() const { return slots_; }
     const RunnerPlan& plan() const { return plan_; }
     const ModelShape& shape() const { return model_.shape(); }
+    const BackendInfo& backend() const { return backend_.info(); }
     int32_t tapes() const { return int32_t(tapes_.size()); }
 
     // Rows that a step of `rows` rows is recorded at.

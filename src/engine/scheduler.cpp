@@ -248,12 +248,18 @@ int32_t Scheduler::plan_prefill(Flight& flight, Sequence& s, int32_t budget) {
     if (rows <= 0 || !fits(flight, s) || !make_room(s, rows)) return 0;
     add_segment(flight, s, rows, false);
     const bool selects = end == s.explicit_end && s.selects < s.limit;
+    FlightSegment& segment = flight.segments.back();
     for (int32_t i = first; i < end; ++i) {
         Row row{raw(s.tokens[size_t(i)]), s.slot, i, {i, i, i}, 0, -1};
+        if (s.prompt_logprobs >= 0 && i == s.scored && i + 1 < s.prompt) {
+            row.target = raw(s.tokens[size_t(i) + 1]);
+            if (segment.score_rows++ == 0) segment.score_row = flight.image.rows();
+            ++s.scored;
+        }
         if (i == end - 1 && selects) {
             row.flags = kRowOutput;
-            flight.segments.back().output = flight.image.outputs();
-            flight.segments.back().masked = s.constraint != nullptr;
+            segment.output = flight.image.outputs();
+            segment.masked = s.constraint != nullptr;
             ++s.selects;
         }
         const int32_t r = flight.image.add_row(row);

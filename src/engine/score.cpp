@@ -30,6 +30,34 @@ Result<std::vector<TokenLogprob>> LiveEngine::score_logprobs(std::span<const Tok
     return all;
 }
 
+// The prompt's log-probabilities of a step whose forward pass is queued: the head in blocks of rows, each
+// fetched before the next one overwrites it.
+Result<void> LiveEngine::score_prompts(Flight& flight) {
+    std::vector<int32_t> rows;
+    std::vector<FlightSegment*> owners;
+    for (FlightSegment& segment : flight.segments)
+        for (int32_t i = 0; i < segment.score_rows; ++i) {
+            rows.push_back(segment.score_row + i);
+            owners.push_back(&segment);
+        }
+    for (size_t at = 0; at < rows.size(); at += kLogitRows) {
+        const std::vector<int32_t> block(rows.begin() + int64_t(at),
+                                         rows.begin() + int64_t(std::min(rows.size(), at + kLogitRows)));
+        TRY(const Ticket ticket,
+            runner_->run(flight.image, {TapePart::output, OutputKind::logprobs, 0}, block));
+        TRY(const auto rated, runner_->logprobs(ticket, int32_t(block.size())));
+        for (size_t i = 0; i < rated.size(); ++i) {
+            FlightSegment& segment = *owners[at + i];
+            TokenLogprobs& l = segment.scores.emplace_back();
+            l.logprob = rated[i].logprob;
+            const Sequence& s = *scheduler_->find(*segment.request);
+            for (int32_t t = 0; t < std::min(rated[i].tops, s.prompt_logprobs); ++t)
+                l.top.emplace_back(TokenId(rated[i].top[t].token), rated[i].top[t].value);
+        }
+    }
+    return {};
+}
+
 // Feeds tokens as one sequence; hands out blocks of rows of the kind for the tokens from `first` on.
 Result<void> LiveEngine::run_alone(std::span<const TokenId> tokens, OutputKind kind, int32_t first,
                                    const RowBlock& block) {

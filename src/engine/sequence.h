@@ -27,6 +27,8 @@ struct Sequence {
     SamplingParams sampling;
     std::vector<TokenId> stop_tokens;
     int32_t logprobs = -1;
+    int32_t prompt_logprobs = -1;
+    int32_t scored = 0;  // rows of the prompt whose log-probabilities are queued or told
     std::shared_ptr<Constraint> constraint;
     Admission admission;     // what is to be told when it leaves the queue …
     bool admitted = false;   // … for the first time
@@ -68,7 +70,9 @@ struct Sequence {
 struct FlightSegment {
     std::optional<RequestId> request;  // none: the sequence has ended meanwhile
     int32_t first_index = 0, rows = 0;
-    int32_t output = -1;  // its place among the step's outputs; -1: wants none
+    int32_t score_row = 0, score_rows = 0;  // rows of the step that rate the prompt's next token
+    std::vector<TokenLogprobs> scores;      // theirs
+    int32_t output = -1;                    // its place among the step's outputs; -1: wants none
     bool masked = false;
     // While the host may still take the rows back: the state before them, one reference held. -1: none or
     // confirmed.

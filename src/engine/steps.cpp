@@ -10,11 +10,12 @@ namespace sparkinfer {
 namespace {
 
 constexpr int32_t kLeastMixedRows = 8;
+constexpr double kAim = 0.9;  // of the time aimed at: steps of fewer rows cost more a row
 
 }  // namespace
 
 double LiveEngine::now() const {
-    if (tuning_.clock) return tuning_.clock();
+    if (tuning_.clock) return *tuning_.clock;
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
@@ -125,33 +126,43 @@ void LiveEngine::announce() {
 int32_t LiveEngine::mixed_rows() const {
     if (tuning_.mixed_step_ms <= 0) return options_.chunk;
     if (prefill_row_s_ <= 0) return kPageTokens;
-    const double rows = tuning_.mixed_step_ms / 1e3 / prefill_row_s_;
+    const double rows = kAim * tuning_.mixed_step_ms / 1e3 / prefill_row_s_;
     if (rows >= options_.chunk) return options_.chunk;
     if (rows >= kPageTokens) return int32_t(rows) / kPageTokens * kPageTokens;
     return std::max(kLeastMixedRows, int32_t(rows));
 }
 
 Result<void> LiveEngine::launch(Flight flight) {
+    const Result<void> queued = queue(flight);
+    scheduler_->launched(flight);
+    // Listed also if it has failed: what it holds is given back with the rest.
+    scheduler_->flights().push_back(std::move(flight));
+    return queued;
+}
+
+Result<void> LiveEngine::queue(Flight& flight) {
+    if (cache_ && cache_->trouble()) return *cache_->trouble();
     for (const KvCache::Copy& copy : scheduler_->take_copies()) TRY_VOID(runner_->copy_page(copy));
     for (const FlightSegment& segment : flight.segments)
         if (segment.output >= 0) (segment.masked ? flight.masked : flight.plain).push_back(segment.output);
     flight.lane = int32_t(launched_++ % depth_);
     flight.queued_at = now();
     const OutputKind kind = flight.outputs.empty() ? OutputKind::none : OutputKind::select;
-    if (flight.masked.empty()) {
+    const bool scores = std::any_of(flight.segments.begin(), flight.segments.end(),
+                                    [](const FlightSegment& s) { return s.score_rows > 0; });
+    if (flight.masked.empty() && !scores) {
         TRY(flight.ticket, runner_->run(flight.image, {TapePart::whole, kind, flight.lane}));
     } else {
         TRY(flight.ticket, runner_->run(flight.image, {TapePart::forward, kind, flight.lane}));
-        flight.select_pending = true;
+        flight.select_pending = !flight.masked.empty();
         if (!flight.plain.empty()) {
             std::vector<int32_t> rows;
             rows.reserve(flight.plain.size());
             for (int32_t output : flight.plain) rows.push_back(flight.outputs[size_t(output)]);
             TRY(flight.ticket, runner_->run(flight.image, {TapePart::output, kind, flight.lane}, rows));
         }
+        if (scores) TRY_VOID(score_prompts(flight));
     }
-    scheduler_->launched(flight);
-    scheduler_->flights().push_back(std::move(flight));
     return {};
 }
 
@@ -236,6 +247,11 @@ Result<void> LiveEngine::collect() {
 void LiveEngine::deliver(const FlightSegment& segment, const Selected* chosen) {
     Sequence* s = segment.request ? scheduler_->find(*segment.request) : nullptr;
     if (!s) return;
+    if (!segment.scores.empty()) {
+        Event scored{s->id};
+        scored.prompt_logprobs = segment.scores;
+        events_.push_back(std::move(scored));
+    }
     Event event{s->id, {}, {}, FinishReason::none, {}};
     if (!chosen) {
         event.finish = FinishReason::length;

@@ -48,6 +48,7 @@ void set_content(const ResponseFormat& format, AnswerShape& shape) {
     shape.schema = format.schema;
     shape.pattern = format.pattern;
     shape.choices = format.choices;
+    shape.strict = true;  // whoever asks for a form gets it, or hears why not
 }
 
 // The grammar of a shape; none where answers are free.

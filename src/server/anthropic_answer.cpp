@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "server/anthropic.h"
 #include "server/errors.h"
 #include "server/sse.h"
@@ -17,12 +19,11 @@ JsonObject messages_usage(const Usage& usage) {
             {"output_tokens_details", JsonObject{{"thinking_tokens", usage.reasoning_tokens}}}};
 }
 
-const char* stop_reason(const AnswerEvent& finished) {
-    switch (finished.finish) {
-        case AnswerFinish::length: return "max_tokens";
-        case AnswerFinish::tool_calls: return "tool_use";
-        default: return finished.stop.empty() ? "end_turn" : "stop_sequence";
-    }
+// Nobody hears of tools that were not called, whatever the event says.
+const char* stop_reason(const AnswerEvent& finished, bool called) {
+    if (finished.finish == AnswerFinish::length) return "max_tokens";
+    if (finished.finish == AnswerFinish::tool_calls && called) return "tool_use";
+    return finished.stop.empty() ? "end_turn" : "stop_sequence";
 }
 
 Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
@@ -94,7 +95,9 @@ std::string MessagesAnswer::close() {
 std::string MessagesAnswer::finish(const AnswerEvent& event) {
     std::string out = close();
     usage_ = event.usage;
-    stop_reason_ = stop_reason(event);
+    const bool called = std::any_of(blocks_.begin(), blocks_.end(),
+                                    [](const Block& block) { return block.type == "tool_use"; });
+    stop_reason_ = stop_reason(event, called);
     stop_sequence_ = event.finish == AnswerFinish::stop ? event.stop : "";
     out += sse_event("message_delta", {{"type", "message_delta"},
                                        {"delta", JsonObject{{"stop_reason", stop_reason_},

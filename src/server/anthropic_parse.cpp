@@ -214,7 +214,7 @@ ApiResult<void> Parser::params(const Fields& body) {
     AnswerParams& to = out.chat.params;
     TRY(to, parse_answer_params(body));
     to.n = 1;
-    TRY(to.max_tokens, body.integer("max_tokens", {0, INT64_MAX}));
+    TRY(to.max_tokens, body.integer("max_tokens", {0, INT32_MAX}));
     TRY(const std::vector<std::string> stops, body.strings("stop_sequences"));
     if (int64_t(stops.size()) > kMaxStops)
         return bad_request("stop_sequences", "stop_sequences has {} strings, expected at most {}",
@@ -252,10 +252,9 @@ ApiResult<void> Parser::body(const Fields& body) {
     }
     TRY_VOID(params(body));
     // An assistant's text at the end is the beginning of the answer.
-    if (!out.chat.messages.empty()) {
-        const ChatMessage& last = out.chat.messages.back();
-        out.chat.continue_final_message = last.role == Role::assistant && last.calls.empty();
-    }
+    const ChatMessage& last = out.chat.messages.back();
+    out.chat.continue_final_message = last.role == Role::assistant && last.calls.empty();
+    out.chat.add_generation_prompt = !out.chat.continue_final_message;
     blocks.note("blocks of these types are left out of messages", out.notices);
     tools.note("tools that the server would have to run are left out", out.notices);
     return {};

@@ -1,6 +1,7 @@
 // chat.h — requests and answers as the server thinks of them, whatever protocol they came in. The protocols
 // (openai_chat, openai_completions, anthropic, responses) translate to and from these and know nothing else.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -113,7 +114,7 @@ enum class AnswerFinish { stop, length, tool_calls, cancelled };
 // nothing comes. A request of n choices has one `started` (choice 0's) and n `finished`.
 struct AnswerEvent {
     enum class Kind {
-        started,         // it left the queue: usage has prompt_tokens and cached_tokens
+        started,         // it left the queue: usage has prompt_tokens and cached_tokens; cache_miss
         reasoning,       // text
         content,         // text, logprobs
         call_started,    // call, id, text: the function's name
@@ -131,6 +132,9 @@ struct AnswerEvent {
     AnswerFinish finish = AnswerFinish::stop;
     std::string stop = {};  // the stop string that ended it; empty: an end token, or none
     Usage usage = {};
+    std::string cache_miss = {};    // why not more of the prompt was cached; empty: it never left the queue
+    std::string cache_detail = {};  // the same as a sentence, where there is one
+    std::chrono::steady_clock::time_point admitted = {};  // when it left the queue
     ApiError error = {};
 };
 

@@ -66,8 +66,7 @@ void Choice::add_content(std::string text, std::vector<AnswerEvent>& out) {
 }
 
 void Choice::take(std::vector<AnswerPart>& parts, std::vector<AnswerEvent>& out) {
-    for (AnswerPart& part : parts) {
-        if (stopped()) return;
+    for (AnswerPart& part : parts) {  // of an answer that just met a stop string: what comes before it
         if (part.kind == AnswerPart::Kind::content) {
             add_content(std::move(part.text), out);
             continue;

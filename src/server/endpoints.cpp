@@ -1,9 +1,12 @@
 #include "server/endpoints.h"
 
+#include <algorithm>
+
 #include "server/errors.h"
 #include "server/json_fields.h"
 #include "server/openai.h"
 #include "server/openai_chat.h"
+#include "server/openapi.h"
 #include "text/tokenizer.h"
 
 namespace sparkinfer {
@@ -191,7 +194,8 @@ Handler list_models(Service& service) { return get(service, models_json); }
 
 Handler show_model(Service& service) {
     return [&service](const HttpRequest& request, const std::shared_ptr<Responder>& responder) {
-        const std::string name = request.path.substr(request.path.rfind('/') + 1);
+        constexpr std::string_view kBefore = "/v1/models/";
+        const std::string name = request.path.substr(std::min(kBefore.size(), request.path.size()));
         const ApiResult<void> known = check_model(service.card(), name, {});
         if (!known.ok()) return send_error(*responder, request, known.error());
         send_json(*responder, model_json(service.card(), name));
@@ -204,22 +208,7 @@ Handler apply_template(Service& service, ApiOptions options) { return post(servi
 Handler props(Service& service) { return get(service, props_json); }
 Handler tokenizer_info(Service& service) { return get(service, tokenizer_json); }
 
-Handler health_live() {
-    return [](const HttpRequest&, const std::shared_ptr<Responder>& responder) {
-        send_json(*responder, JsonObject{{"status", "ok"}});
-    };
-}
-
-Handler health_ready(ReadyCheck ready) {
-    return
-        [ready = std::move(ready)](const HttpRequest& request, const std::shared_ptr<Responder>& responder) {
-            const ApiResult<void> result = ready ? ready() : ApiResult<void>();
-            if (!result.ok()) return send_error(*responder, request, result.error());
-            send_json(*responder, JsonObject{{"status", "ok"}});
-        };
-}
-
-std::vector<Route> openai_routes(Service& service, const ApiOptions& options, ReadyCheck ready) {
+std::vector<Route> openai_routes(Service& service, const ApiOptions& options) {
     using Access = Route::Access;
     std::vector<Route> routes;
     const auto add = [&](const char* method, const char* path, Handler handler, Access access, bool light) {
@@ -238,9 +227,7 @@ std::vector<Route> openai_routes(Service& service, const ApiOptions& options, Re
     add("GET", "/v1/models/{id}", show_model(service), Access::key, true);
     add("GET", "/props", props(service), Access::key, true);
     add("GET", "/tokenizer_info", tokenizer_info(service), Access::key, true);
-    add("GET", "/health/live", health_live(), Access::open, true);
-    add("GET", "/health/ready", health_ready(ready), Access::open, true);
-    add("GET", "/health", health_ready(std::move(ready)), Access::open, true);
+    routes.push_back(openapi_route());
     return routes;
 }
 

@@ -1,4 +1,4 @@
-// endpoints.h — the small endpoints around the answers: models, tokens, templates, health, properties.
+// endpoints.h — the small endpoints around the answers: models, tokens, templates, properties.
 #pragma once
 #include <functional>
 #include <vector>
@@ -9,8 +9,6 @@
 
 namespace sparkinfer {
 
-// May this server take work now? Else why not, as a 503: loading, draining, a failed device.
-using ReadyCheck = std::function<ApiResult<void>()>;
 
 // GET /v1/models, GET /v1/models/{id}: the context length under every name that clients look for.
 Handler list_models(Service& service);
@@ -23,11 +21,8 @@ Handler apply_template(Service& service, ApiOptions options);
 // GET /props as llama.cpp has it, GET /tokenizer_info as vLLM has it.
 Handler props(Service& service);
 Handler tokenizer_info(Service& service);
-// GET /health/live: the process answers. GET /health/ready and /health: it may be sent work.
-Handler health_live();
-Handler health_ready(ReadyCheck ready);
 
 // All of the above and openai.h's, with their paths in every spelling. The service must outlive them.
-std::vector<Route> openai_routes(Service& service, const ApiOptions& options, ReadyCheck ready);
+std::vector<Route> openai_routes(Service& service, const ApiOptions& options);
 
 }  // namespace sparkinfer

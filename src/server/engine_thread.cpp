@@ -138,6 +138,7 @@ void EngineThread::start(Submission s) {
 }
 
 void EngineThread::step() {
+    const auto began = std::chrono::steady_clock::now();
     Result<std::vector<Event>> events = engine_->step();
     if (!events.ok()) return fail(events.error().message);
     std::vector<Delivery> deliveries;
@@ -149,6 +150,7 @@ void EngineThread::step() {
         const bool ends = event.finish != FinishReason::none;
         if (under.queued && (event.admission || ends)) --queued_, under.queued = false;
         event.request = under.id;
+        if (event.admission) event.admission->at = began;
         deliveries.push_back({under.sink, std::move(event)});
         if (!ends) continue;
         engine_ids_.erase(under.id);

@@ -211,6 +211,7 @@ class Connection final : public HttpConnection,
         route_ = verdict.route;
         const auto length = parser_->content_length();
         if (length && *length > limits_.body_bytes) return refuse_length();
+        parser_->body_limit(limits_.body_bytes);
         enter(Phase::body);
         if (parser_->is_done()) return;  // no body
         if (equals_ignoring_case(request_.header("expect"), "100-continue") && in_.empty())
@@ -232,6 +233,10 @@ class Connection final : public HttpConnection,
             taken_ += used;
             if (parser_->get().body().size() > limits_.body_bytes ||
                 taken_ > 2 * limits_.body_bytes + 65536) {
+                refuse_length();
+                return false;
+            }
+            if (error == http::error::body_limit) {  // a chunk says so
                 refuse_length();
                 return false;
             }

@@ -32,6 +32,7 @@ bool is_address(std::string_view host) {
 }
 
 bool host_allowed(const GateRules& rules, std::string_view authority) {
+    if (authority.empty()) return true;  // HTTP/1.0, as health checks speak it; browsers always name a host
     std::string_view host = without_port(authority);
     if (!host.empty() && host.back() == '.') host.remove_suffix(1);
     if (is_address(host) || equals_ignoring_case(host, "localhost")) return true;

@@ -194,8 +194,10 @@ TEST(Keys, AFileHoldsOneKeyOrHashALine) {
                             "sha256:zz86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"}) {
         const auto wrong = KeyRing::parse(bad, "keys");
         ASSERT_FALSE(wrong.ok()) << bad;
-        if (*bad && *bad != '\n') EXPECT_NE(wrong.error().message.find("keys, line 1"), std::string::npos);
-        if (std::string(bad) == "short") EXPECT_EQ(wrong.error().message.find("short"), std::string::npos);
+        const std::string& message = wrong.error().message;
+        const bool of_a_line = *bad && *bad != '\n';
+        EXPECT_EQ(message.find("keys, line 1") != std::string::npos, of_a_line) << message;
+        EXPECT_EQ(message.find("short"), std::string::npos) << "the key itself";
     }
 }
 

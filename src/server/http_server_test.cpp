@@ -31,6 +31,33 @@ TEST_F(HttpServerTest, AnswersOneRequestAfterTheOther) {
     EXPECT_EQ(wrong.headers.at("allow"), "GET, HEAD, OPTIONS");
 }
 
+// Risk: old clients and health checks of proxies (HTTP/1.0, no host) get chunks, or no answer.
+TEST_F(HttpServerTest, Http10) {
+    start();
+    RawClient check(port_);
+    const auto live = check.ask("GET /health/live HTTP/1.0\r\n\r\n");
+    EXPECT_EQ(live.status, 200);
+    EXPECT_EQ(live.headers.at("connection"), "close");
+    EXPECT_EQ(check.receive_all(Ms(2000)), "");
+    EXPECT_TRUE(check.ended());
+    RawClient kept(port_);
+    for (int i = 0; i < 2; ++i)
+        EXPECT_EQ(
+            kept.ask("GET /health/live HTTP/1.0\r\nconnection: keep-alive\r\n\r\n").headers.at("connection"),
+            "keep-alive");
+    RawClient streaming(port_);
+    streaming.send("POST /v1/hold HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}");
+    const auto stream = held();
+    ASSERT_TRUE(stream);
+    stream->start_stream("text/event-stream", "");
+    stream->write("data: 1\n\n");
+    stream->finish();
+    const auto answer = streaming.answer();
+    EXPECT_EQ(answer.headers.count("transfer-encoding"), 0u);
+    EXPECT_EQ(answer.body, "data: 1\n\n");
+    EXPECT_TRUE(streaming.ended());
+}
+
 // Risk: a request that arrives in pieces is read otherwise than one that arrives whole.
 TEST_F(HttpServerTest, ReadsARequestHoweverItIsSplit) {
     start();

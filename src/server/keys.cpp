@@ -65,11 +65,12 @@ Result<KeyRing> KeyRing::parse(std::string_view text, const std::string& source)
 
 Result<KeyRing> KeyRing::load(const std::string& path) {
     TRY(const std::string text, read_text_file(path, kMaxFileBytes));
+    TRY(KeyRing ring, parse(text, path));
     struct stat facts{};
     if (::stat(path.c_str(), &facts) == 0 && (facts.st_mode & (S_IRGRP | S_IROTH)) &&
         text.find(kHashed) == std::string::npos)
         log_warning("{}: others may read this file of keys; chmod 600 keeps them out", path);
-    return parse(text, path);
+    return ring;
 }
 
 std::optional<std::string> KeyRing::find(std::string_view shown) const {

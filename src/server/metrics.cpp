@@ -198,6 +198,7 @@ std::string facts_json_line(const RequestFacts& f) {
         line["decode_s"] = number_or_null(f.decode_s());
         line["finish"] = f.finish;
         line["miss"] = f.miss;
+        if (!f.miss_detail.empty()) line["miss_detail"] = f.miss_detail;
     }
     if (!f.error.empty()) line["error"] = f.error;
     return to_json(line);

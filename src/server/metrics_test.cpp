@@ -4,6 +4,7 @@
 
 #include <regex>
 #include <set>
+#include <sstream>
 
 #include "server/observed_service.h"
 
@@ -83,8 +84,9 @@ TEST(Metrics, PageHasTheNamesThatRoutersRead) {
     std::set<std::string> types, samples;
     std::istringstream lines(page);
     for (std::string line; std::getline(lines, line);) {
-        if (line.rfind("# TYPE ", 0) == 0)
+        if (line.rfind("# TYPE ", 0) == 0) {
             EXPECT_TRUE(types.insert(line.substr(7, line.find(' ', 7) - 7)).second) << line;
+        }
         if (line[0] == '#') continue;
         EXPECT_TRUE(std::regex_match(line, sample)) << line;
         EXPECT_TRUE(samples.insert(line.substr(0, line.rfind(' '))).second) << line;
@@ -171,6 +173,7 @@ TEST(ObservedService, ARequestIsToldOnceWhenAllOfItIsOver) {
     using Kind = AnswerEvent::Kind;
     AnswerEvent started{.kind = Kind::started};
     started.usage = {.prompt_tokens = 20, .cached_tokens = 16};
+    started.cache_miss = "diverged";
     spoken.speak(started);
     spoken.speak({.kind = Kind::content, .text = "a"});
     spoken.speak({.kind = Kind::content, .text = "b"});
@@ -187,6 +190,7 @@ TEST(ObservedService, ARequestIsToldOnceWhenAllOfItIsOver) {
     EXPECT_EQ(told[0].prompt_tokens, 20);
     EXPECT_EQ(told[0].cached_tokens, 16);
     EXPECT_EQ(told[0].tokens, 9);
+    EXPECT_EQ(told[0].miss, "diverged");
     EXPECT_EQ(told[0].finish, "cancelled");
     EXPECT_GE(told[0].first_token_s, told[0].queue_s);
     EXPECT_GE(told[0].last_token_s, told[0].first_token_s);

@@ -11,16 +11,6 @@ namespace {
 
 constexpr int32_t kMaxAnswers = 64;
 
-// The nearest context the model was trained for, as its file says it.
-int32_t trained_context(const Metadata& metadata, int32_t fallback) {
-    const auto arch = metadata.string_or("general.architecture", "");
-    if (arch.ok() && !arch.value().empty())
-        if (const auto n = metadata.int_or(arch.value() + ".context_length", fallback, 1, INT32_MAX); n.ok())
-            return int32_t(n.value());
-    const auto n = metadata.int_or("config.max_position_embeddings", fallback, 1, INT32_MAX);
-    return n.ok() ? int32_t(n.value()) : fallback;
-}
-
 class Live final : public ModelService {
   public:
     Live(EngineThread& engine, Tokenizer tokenizer, ServiceOptions options)
@@ -29,18 +19,19 @@ class Live final : public ModelService {
           options_(std::move(options)),
           turns_(options_.replay_bytes) {}
 
-    Result<void> open(const Metadata& metadata, const EngineOptions& engine, int32_t vocab) {
-        TRY(PromptMaker maker, PromptMaker::make(metadata, tokenizer_));
+    Result<void> open() {
+        const EngineOptions& engine = engine_.options();
+        TRY(PromptMaker maker, PromptMaker::make(engine_.metadata(), tokenizer_));
         prompts_.emplace(std::move(maker));
         TRY(GrammarCompiler compiler, GrammarCompiler::make(tokenizer_));
         grammars_.emplace(std::move(compiler));
-        limits_ = {options_.sampling, vocab, engine.context, engine.top_logprobs, kMaxAnswers};
+        limits_ = {options_.sampling, options_.vocab, engine.context, engine.top_logprobs, kMaxAnswers};
         card_.id = options_.id;
         card_.aliases = options_.aliases;
         card_.created = int64_t(std::time(nullptr));
         card_.context = engine.context;
-        card_.trained_context = trained_context(metadata, engine.context);
-        card_.vocab = vocab;
+        card_.trained_context = options_.trained_context;
+        card_.vocab = options_.vocab;
         card_.slots = engine.slots;
         card_.chat_template = prompts_->template_source();
         card_.tools = prompts_->format().tools != ToolFormat::none;
@@ -145,12 +136,10 @@ class Live final : public ModelService {
 
 }  // namespace
 
-Result<std::unique_ptr<ModelService>> ModelService::make(EngineThread& engine, const Metadata& metadata,
-                                                         const EngineOptions& options, int32_t vocab,
-                                                         ServiceOptions service) {
-    TRY(Tokenizer tokenizer, Tokenizer::from_metadata(metadata));
-    auto live = std::make_unique<Live>(engine, std::move(tokenizer), std::move(service));
-    TRY_VOID(live->open(metadata, options, vocab));
+Result<std::unique_ptr<ModelService>> ModelService::make(EngineThread& engine, ServiceOptions options) {
+    TRY(Tokenizer tokenizer, Tokenizer::from_metadata(engine.metadata()));
+    auto live = std::make_unique<Live>(engine, std::move(tokenizer), std::move(options));
+    TRY_VOID(live->open());
     return std::unique_ptr<ModelService>(std::move(live));
 }
 

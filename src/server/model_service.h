@@ -14,6 +14,7 @@ namespace sparkinfer {
 struct ServiceOptions {
     std::string id;  // the model's name
     std::vector<std::string> aliases = {};
+    int32_t trained_context = 0, vocab = 0;  // the model's
     SamplingParams sampling = {};             // what requests leave unsaid; its seed is not used
     size_t replay_bytes = size_t(256) << 20;  // of remembered answers
 };
@@ -21,9 +22,7 @@ struct ServiceOptions {
 class ModelService : public Service {
   public:
     // `engine` must outlive the service. Errors: a tokenizer or a template that cannot be read.
-    static Result<std::unique_ptr<ModelService>> make(EngineThread& engine, const Metadata& metadata,
-                                                      const EngineOptions& options, int32_t vocab,
-                                                      ServiceOptions service);
+    static Result<std::unique_ptr<ModelService>> make(EngineThread& engine, ServiceOptions options);
 };
 
 }  // namespace sparkinfer

@@ -15,7 +15,7 @@
 #include <boost/asio/ssl.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
-#include <mutex>
+#include <set>
 #include <thread>
 
 #include "core/log.h"
@@ -103,6 +103,12 @@ class SocketStream final : public ByteStream {
 
 std::string message_of(const error_code& error) { return error.message(); }
 
+Error cannot_listen(const std::string& what, const error_code& error) {
+    if (error == asio::error::address_in_use)
+        return out_of_resources("cannot listen on {}: another program does already", what);
+    return out_of_resources("cannot listen on {}: {}", what, message_of(error));
+}
+
 // The host as it stands in a URL.
 std::string url_host(const asio::ip::address& address) {
     return address.is_v6() ? fmt::format("[{}]", address.to_string()) : address.to_string();
@@ -118,7 +124,7 @@ class Listener : public std::enable_shared_from_this<Listener<Protocol>> {
           pause_(acceptor_.get_executor()),
           accepted_(std::move(accepted)) {}
 
-    Result<void> open(const typename Protocol::endpoint& endpoint, const std::string& what) {
+    error_code open(const typename Protocol::endpoint& endpoint) {
         error_code error;
         acceptor_.open(endpoint.protocol(), error);
         if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
@@ -127,10 +133,7 @@ class Listener : public std::enable_shared_from_this<Listener<Protocol>> {
         }
         if (!error) acceptor_.bind(endpoint, error);
         if (!error) acceptor_.listen(kBacklog, error);
-        if (error == asio::error::address_in_use)
-            return out_of_resources("cannot listen on {}: another program does already", what);
-        if (error) return out_of_resources("cannot listen on {}: {}", what, message_of(error));
-        return {};
+        return error;
     }
     typename Protocol::endpoint local() const { return acceptor_.local_endpoint(); }
 
@@ -196,7 +199,7 @@ Result<void> remove_stale_socket(const std::string& path) {
     asio::local::stream_protocol::socket probe(io);
     error_code error;
     probe.connect(path, error);
-    if (!error) return out_of_resources("cannot listen on {}: another program does already", path);
+    if (!error) return cannot_listen(path, asio::error::address_in_use);
     if (::unlink(path.c_str()) != 0)
         return out_of_resources("{}: cannot remove the unused socket: {}", path,
                                 std::generic_category().message(errno));
@@ -213,7 +216,7 @@ class AsioNet final : public Net, public std::enable_shared_from_this<AsioNet> {
     }
 
     Result<std::vector<std::string>> listen(const Endpoint& endpoint, Accepted accepted) override {
-        return endpoint.unix_path.empty() ? listen_tcp(endpoint, std::move(accepted))
+        return endpoint.unix_path.empty() ? listen_tcp(endpoint, accepted)
                                           : listen_unix(endpoint.unix_path, std::move(accepted));
     }
     void stop_listening() override {
@@ -243,7 +246,7 @@ class AsioNet final : public Net, public std::enable_shared_from_this<AsioNet> {
         });
     }
 
-    Result<std::vector<std::string>> listen_tcp(const Endpoint& endpoint, Accepted accepted) {
+    Result<std::vector<std::string>> listen_tcp(const Endpoint& endpoint, const Accepted& accepted) {
         error_code error;
         asio::ip::tcp::resolver resolver(loop_->io);
         const auto found = resolver.resolve(endpoint.host, std::to_string(endpoint.port),
@@ -254,12 +257,15 @@ class AsioNet final : public Net, public std::enable_shared_from_this<AsioNet> {
         std::vector<std::string> reached;
         std::optional<Error> failed;
         uint16_t port = endpoint.port;
+        std::set<asio::ip::address> seen;  // a name may have one address twice
         for (const auto& entry : found) {
             const asio::ip::tcp::endpoint at(entry.endpoint().address(), port);
+            if (!seen.insert(at.address()).second) continue;
             auto listener = std::make_shared<Listener<asio::ip::tcp>>(loop_, accepted);
-            const auto opened = listener->open(at, fmt::format("{}:{}", url_host(at.address()), at.port()));
-            if (!opened.ok()) {  // "localhost" means ::1 too, where there may be no IPv6
-                failed = opened.error();
+            if (const error_code refused = listener->open(at)) {
+                failed = cannot_listen(fmt::format("{}:{}", url_host(at.address()), at.port()), refused);
+                // "localhost" means ::1 too, where there may be no IPv6; but half a name is not taken.
+                if (refused == asio::error::address_in_use) return *failed;
                 continue;
             }
             port = listener->local().port();  // the same free one for all addresses of a name
@@ -279,9 +285,9 @@ class AsioNet final : public Net, public std::enable_shared_from_this<AsioNet> {
         auto listener = std::make_shared<Listener<asio::local::stream_protocol>>(loop_, std::move(accepted));
         // The mode must be right from the first moment, and umask is the process's: this runs before others.
         const mode_t before = ::umask(0177);
-        const auto opened = listener->open(asio::local::stream_protocol::endpoint(path), path);
+        const error_code refused = listener->open(asio::local::stream_protocol::endpoint(path));
         ::umask(before);
-        TRY_VOID(opened);
+        if (refused) return cannot_listen(path, refused);
         unix_paths_.push_back(path);
         start(listener);
         return std::vector<std::string>{"unix:" + path};

@@ -1,5 +1,7 @@
 #include "server/observed_service.h"
 
+#include <algorithm>
+
 namespace sparkinfer {
 
 namespace {
@@ -32,9 +34,14 @@ class Observation {
         switch (event.kind) {
             case AnswerEvent::Kind::started:
                 trace_->note([&](RequestFacts& facts) {
-                    if (facts.queue_s < 0) facts.queue_s = since;
                     facts.prompt_tokens += event.usage.prompt_tokens;
                     facts.cached_tokens += event.usage.cached_tokens;
+                    if (event.cache_miss.empty()) return;  // it ended in the queue
+                    if (facts.queue_s < 0)
+                        facts.queue_s =
+                            std::max(0.0, std::chrono::duration<double>(event.admitted - started_).count());
+                    facts.miss = event.cache_miss;
+                    facts.miss_detail = event.cache_detail;
                 });
                 break;
             case AnswerEvent::Kind::finished: finish(event, since); break;

@@ -28,7 +28,7 @@ ApiResult<void> parse_sampling(const Fields& body, AnswerParams* p) {
     TRY(p->top_k, body.integer("top_k", {-1, INT32_MAX}));
     if (p->top_k && *p->top_k < 0) p->top_k = 0;  // both mean: off
     const auto repeat = spelled(body, {"repetition_penalty", "repeat_penalty"});
-    TRY(p->repeat_penalty, body.number(repeat.key, {0, 100, true}));
+    TRY(p->repeat_penalty, body.number(repeat.key, {0, 10, true}));
     TRY(p->repeat_last_n, body.integer("repeat_last_n", {-1, INT32_MAX}));
     // vLLM's repetition_penalty looks at the whole text, llama.cpp's repeat_penalty at the end of it.
     if (repeat.key == "repetition_penalty" && repeat.found && !p->repeat_last_n) p->repeat_last_n = -1;

@@ -9,7 +9,7 @@
 namespace sparkinfer {
 
 // The most answers of one request, and of one request with a list of prompts.
-inline constexpr int64_t kMaxChoices = 128;
+inline constexpr int64_t kMaxChoices = 64;
 inline constexpr int64_t kMaxStops = 64;
 inline constexpr int64_t kMaxAlternatives = 20;  // top_logprobs
 

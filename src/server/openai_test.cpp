@@ -51,7 +51,7 @@ struct Served {
         client = std::make_shared<KeptResponder>();
         HttpRequest request = test_post(path, body);
         if (body.empty()) request.method = "GET";
-        for (const Route& route : openai_routes(service, options, ready)) {
+        for (const Route& route : openai_routes(service, options)) {
             const size_t brace = route.path.find('{');
             const bool same = brace == std::string::npos ? route.path == path
                                                          : path.rfind(route.path.substr(0, brace), 0) == 0;
@@ -71,7 +71,6 @@ struct Served {
         EXPECT_TRUE(parsed.ok()) << client->body;
         return parsed.ok() ? parsed.value() : Json();
     }
-    ReadyCheck ready;
 };
 
 Json at(const Json& value, std::string_view pointer) {
@@ -304,14 +303,6 @@ TEST(OpenaiHandlers, SmallEndpoints) {
     EXPECT_EQ(at(s.json(), "/prompt"), Json("<prompt of 1>"));
     s.post("/tokenizer_info", "");
     EXPECT_EQ(at(s.json(), "/eos_token"), Json("<|im_end|>"));
-    EXPECT_EQ(s.post("/health/live", "").status, 200);
-    EXPECT_EQ(s.post("/health", "").status, 200);
-    s.ready = [] {
-        return ApiResult<void>(ApiError{503, "shutting_down", "", "the server is shutting down", 5});
-    };
-    EXPECT_EQ(s.post("/health/ready", "").status, 503);
-    EXPECT_EQ(s.client->header("retry-after"), "5");
-    EXPECT_EQ(s.post("/health/live", "").status, 200);
 }
 
 TEST(OpenaiHandlers, TokensInBothSpellings) {

@@ -23,6 +23,7 @@ struct RequestFacts {
     int32_t prompt_tokens = 0, cached_tokens = 0, tokens = 0, reasoning_tokens = 0;
     std::string finish = {};  // "stop", "length", "tool_calls", "cancelled", "error"; empty: it runs
     std::string miss = {};    // why not more of the prompt was cached
+    std::string miss_detail = {};
     std::string error = {};
 
     double prefill_s() const { return queue_s >= 0 && first_token_s >= 0 ? first_token_s - queue_s : -1; }

@@ -1,4 +1,5 @@
 #include "server/errors.h"
+#include "server/openai_chat.h"
 #include "server/responses.h"
 #include "server/sse.h"
 
@@ -84,7 +85,7 @@ std::string ResponsesAnswer::open(Item item) {
 }
 
 std::string ResponsesAnswer::grow(Kind kind, const AnswerEvent& e) {
-    if (e.text.empty()) return {};
+    if (e.text.empty() && (kind != Kind::message || e.logprobs.empty())) return {};
     std::string out;
     if (!open_ || items_.back().kind != kind) out = open({.kind = kind});
     items_.back().text += e.text;
@@ -92,7 +93,10 @@ std::string ResponsesAnswer::grow(Kind kind, const AnswerEvent& e) {
         return out + item_event("response.function_call_arguments.delta", {{"delta", e.text}});
     JsonObject fields = {{"content_index", 0}, {"delta", e.text}};
     if (kind == Kind::reasoning) return out + item_event("response.reasoning_text.delta", std::move(fields));
-    fields["logprobs"] = JsonArray{};
+    // Those of this piece's tokens; none where nobody asked for them.
+    const Json logprobs = chat_logprobs_json(e.logprobs).at("content");
+    for (const Json& token : logprobs.get_array()) items_.back().logprobs.push_back(token);
+    fields["logprobs"] = logprobs;
     return out + item_event("response.output_text.delta", std::move(fields));
 }
 

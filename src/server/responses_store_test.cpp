@@ -57,11 +57,13 @@ TEST(ResponsesStore, OthersSeeNothing) {
 TEST(ResponsesStore, FindsItemsByTheirIds) {
     ResponsesStore store({.count = 10, .bytes = 1 << 20});
     StoredResponse response = stored("resp_a");
-    response.response["output"] = JsonArray{JsonObject{{"id", "rs_a_0"}}, JsonObject{{"id", "msg_a_1"}, {"x", 1}}};
+    response.response["output"] =
+        JsonArray{JsonObject{{"id", "rs_a_0"}}, JsonObject{{"id", "msg_a_1"}, {"x", 1}}};
     store.put(response);
     ASSERT_TRUE(store.item("msg_a_1", ""));
     EXPECT_EQ(store.item("msg_a_1", "")->at("x"), Json(1));
-    for (const char* id : {"msg_a_0", "msg_b_1", "msg_a", "a", "", "_", "__"}) EXPECT_FALSE(store.item(id, "")) << id;
+    for (const char* id : {"msg_a_0", "msg_b_1", "msg_a", "a", "", "_", "__"})
+        EXPECT_FALSE(store.item(id, "")) << id;
 }
 
 }  // namespace

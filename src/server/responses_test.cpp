@@ -23,10 +23,12 @@ ResponsesRequest with_input(const std::string& items) {
     return request(json_of(R"({"model":"m","input":)" + items + "}"));
 }
 std::string refusal(const std::string& rest) {
-    const auto parsed = parse_responses(json_of(R"({"model":"m","input":"hi",)" + rest + "}"), nothing_stored);
+    const auto parsed =
+        parse_responses(json_of(R"({"model":"m","input":"hi",)" + rest + "}"), nothing_stored);
     if (parsed.ok()) return "nothing";
     EXPECT_EQ(parsed.error().status, 400);
-    EXPECT_NE(parsed.error().message.find(parsed.error().param), std::string::npos) << "the sentence names it";
+    EXPECT_NE(parsed.error().message.find(parsed.error().param), std::string::npos)
+        << "the sentence names it";
     return parsed.error().message;
 }
 
@@ -53,22 +55,25 @@ const Usage kStart{120, 64, 0, 0}, kEnd{120, 64, 17, 5};
 
 // Risk: the order or shape of events changes, and clients that are matched to it break.
 TEST(Responses, StreamsAreFrozen) {
-    std::vector<AnswerEvent> tools{answer_started(kStart), answer_reasoning("Look "), answer_reasoning("first."),
-                                   answer_content("I read "), answer_content("it.")};
+    std::vector<AnswerEvent> tools{answer_started(kStart), answer_reasoning("Look "),
+                                   answer_reasoning("first."), answer_content("I read "),
+                                   answer_content("it.")};
     add_call(tools, 0, "call_a", "read", R"({"path":"a.txt","lines":[1,2]})", 9);
     add_call(tools, 1, "call_b", "box__list", "{}", 9);
     tools.push_back(answer_finished(AnswerFinish::tool_calls, kEnd));
     expect_golden("responses/reasoning_text_tools.sse", streamed(tools));
-    expect_golden("responses/text.sse", streamed({answer_started(kStart), answer_content("Hi \xf0\x9f\x99\x82\n"),
-                                                  answer_finished(AnswerFinish::stop, kEnd)}));
+    expect_golden("responses/text.sse",
+                  streamed({answer_started(kStart), answer_content("Hi \xf0\x9f\x99\x82\n"),
+                            answer_finished(AnswerFinish::stop, kEnd)}));
     expect_golden("responses/incomplete.sse", streamed({answer_started(kStart), answer_content("so long"),
                                                         answer_finished(AnswerFinish::length, kEnd)}));
     expect_golden("responses/nothing.sse",
                   streamed({answer_started(kStart), answer_finished(AnswerFinish::stop, kEnd)}));
     expect_golden("responses/failed.sse", streamed({answer_started(kStart), answer_content("on"),
                                                     answer_failed({500, "", "", "the device failed"})}));
-    expect_golden("responses/over_the_context.sse",
-                  streamed({answer_failed({400, "context_length_exceeded", "input", "too long", 0, 9000, 8192})}));
+    expect_golden(
+        "responses/over_the_context.sse",
+        streamed({answer_failed({400, "context_length_exceeded", "input", "too long", 0, 9000, 8192})}));
 }
 
 // A client's reading of a stream: checks each event against those before it, and gives the output that they
@@ -117,10 +122,16 @@ class Reader {
         } else if (name.ends_with("arguments.done")) {
             EXPECT_EQ(data.at("arguments"), item.at("arguments"));
         } else {
-            JsonObject& part = item.at("content").as_array().at(size_t(data.at("content_index").as_int64())).as_object();
-            if (name.ends_with("_text.delta")) part["text"] = text_of(part.at("text")) + text_of(data.at("delta"));
-            if (name.ends_with("_text.done")) EXPECT_EQ(data.at("text"), part.at("text"));
-            if (name == "response.content_part.done") EXPECT_EQ(data.at("part"), Json(part));
+            JsonObject& part =
+                item.at("content").as_array().at(size_t(data.at("content_index").as_int64())).as_object();
+            if (name.ends_with("_text.delta"))
+                part["text"] = text_of(part.at("text")) + text_of(data.at("delta"));
+            if (name.ends_with("_text.done")) {
+                EXPECT_EQ(data.at("text"), part.at("text"));
+            }
+            if (name == "response.content_part.done") {
+                EXPECT_EQ(data.at("part"), Json(part));
+            }
         }
     }
     static std::string text_of(const Json& json) { return std::string(json.as_string()); }
@@ -146,8 +157,8 @@ TEST(Responses, TheObjectIsTheUnionOfTheStream) {
     }
 }
 
-// Risk: an answer that comes back as input is another message than the one that was sent: nothing of the cache
-// fits any more.
+// Risk: an answer that comes back as input is another message than the one that was sent: nothing of the
+// cache fits any more.
 TEST(Responses, OutputComesBackAsTheAnswerItWas) {
     std::mt19937 random(3);
     for (int i = 0; i < 300; ++i) {
@@ -190,8 +201,10 @@ TEST(Responses, ItemsBecomeTheMessagesTheyWere) {
         for (const ChatMessage& m : with_input(items).chat.messages) all += to_json(message_json(m)) + "\n";
         return all;
     };
-    const std::string said = R"({"type":"message","role":"assistant","content":[{"type":"output_text","text":"a"}]})";
-    const std::string thought = R"({"type":"reasoning","summary":[],"content":[{"type":"reasoning_text","text":"t"}]})";
+    const std::string said =
+        R"({"type":"message","role":"assistant","content":[{"type":"output_text","text":"a"}]})";
+    const std::string thought =
+        R"({"type":"reasoning","summary":[],"content":[{"type":"reasoning_text","text":"t"}]})";
     const std::string called = R"({"type":"function_call","call_id":"c","name":"f","arguments":"{}"})";
     const std::string one =
         R"({"role":"assistant","content":"a","reasoning":"t","calls":[{"id":"c","name":"f","arguments":"{}"},)"
@@ -210,7 +223,8 @@ TEST(Responses, ItemsBecomeTheMessagesTheyWere) {
     EXPECT_EQ(messages("[" + text("msg_x_0") + "," + text("msg_x_1") + "," + text("msg_y_0") + "]"),
               "{\"role\":\"assistant\",\"content\":\"aa\",\"id\":\"resp_x\"}\n"
               "{\"role\":\"assistant\",\"content\":\"a\",\"id\":\"resp_y\"}\n");
-    EXPECT_EQ(messages(R"([{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"resp_q"},)" + said + "]"),
+    EXPECT_EQ(messages(R"([{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"resp_q"},)" +
+                       said + "]"),
               "{\"role\":\"assistant\",\"content\":\"a\",\"id\":\"resp_q\"}\n");
 }
 
@@ -233,7 +247,8 @@ TEST(Responses, RefusesWithTheField) {
     EXPECT_EQ(refusal(R"("tools":[{"type":"namespace","name":"n","tools":[{"name":"f"}]}])"),
               "tools[0].tools[0].type is missing, expected a string");
     const auto input = [](const std::string& items) {
-        const auto parsed = parse_responses(json_of(R"({"model":"m","input":)" + items + "}"), nothing_stored);
+        const auto parsed =
+            parse_responses(json_of(R"({"model":"m","input":)" + items + "}"), nothing_stored);
         return parsed.ok() ? "nothing" : parsed.error().message;
     };
     EXPECT_EQ(input("5"), "input is a number, expected a string or an array of items");
@@ -258,9 +273,9 @@ TEST(Responses, NamesOfNamespacesComeBack) {
     };
     EXPECT_EQ(output("box__list"), "list of \"box\"");
     EXPECT_EQ(output("read"), "read");
-    const auto twice = request(json_of(
-        R"({"model":"m","input":"x","tools":[{"type":"function","name":"a__b"},)"
-        R"({"type":"namespace","name":"a","tools":[{"type":"function","name":"b"}]}]})"));
+    const auto twice =
+        request(json_of(R"({"model":"m","input":"x","tools":[{"type":"function","name":"a__b"},)"
+                        R"({"type":"namespace","name":"a","tools":[{"type":"function","name":"b"}]}]})"));
     EXPECT_EQ(twice.chat.tools.size(), 1u);
     EXPECT_TRUE(twice.namespaces.empty()) << "the first function of that name is no namespace's";
     EXPECT_EQ(twice.notices.size(), 1u);

@@ -1,5 +1,8 @@
 #include "server/routes.h"
 
+#include "server/anthropic.h"
+#include "server/endpoints.h"
+#include "server/responses.h"
 #include "server/web_files.h"
 
 namespace sparkinfer {
@@ -42,6 +45,13 @@ std::vector<Route> server_routes(Metrics& metrics, std::function<std::string()> 
               [&metrics](Responder& r) { r.send(200, "application/json", to_json(metrics.dashboard())); }),
     };
     for (Route& route : web_routes()) routes.push_back(std::move(route));
+    return routes;
+}
+
+std::vector<Route> api_routes(Service& service, const ApiOptions& options) {
+    std::vector<Route> routes = openai_routes(service, options);
+    for (Route& route : responses_routes(service, options)) routes.push_back(std::move(route));
+    for (Route& route : anthropic_routes(service, options)) routes.push_back(std::move(route));
     return routes;
 }
 

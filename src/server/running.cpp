@@ -77,8 +77,13 @@ void Running::echo(size_t choice) {
 
 void Running::started(const Event& event) {
     has_started_ = true;
-    if (event.admission) usage_.cached_tokens = event.admission->cached_tokens;
     AnswerEvent e{AnswerEvent::Kind::started};
+    if (event.admission) {
+        usage_.cached_tokens = event.admission->cached_tokens;
+        e.cache_miss = cache_miss_name(event.admission->miss);
+        e.cache_detail = event.admission->detail;
+        e.admitted = event.admission->at;
+    }
     e.usage = usage_;
     sink_(e);
 }
@@ -126,7 +131,7 @@ void Running::end_choice(size_t choice, FinishReason reason) {
         turn.prompt_tail = ready_->prompt_tail;
         std::vector<std::string> ids{answer_id_};
         for (const ToolCall& call : turn.calls) ids.push_back(call.id);
-        turns_.remember(ids, std::move(turn));
+        turns_.remember(ids, std::move(turn), ready_->engine.cache_salt);
     }
     --left_;
     sink_(end);

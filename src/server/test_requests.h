@@ -45,6 +45,7 @@ inline JsonObject chat_json(const ChatRequest& r) {
     put("thinking_budget", r.thinking.budget);
     if (!r.template_kwargs.empty()) json["template_kwargs"] = r.template_kwargs;
     if (r.continue_final_message) json["continue_final_message"] = true;
+    if (!r.add_generation_prompt) json["add_generation_prompt"] = false;
     const AnswerParams& p = r.params;
     put("temperature", p.temperature);
     put("top_p", p.top_p);

@@ -31,6 +31,12 @@ TEST(AnswerFormat, IsReadOffTheTemplate) {
     EXPECT_EQ(
         answer_format("{{- \"<tool_call>\n\" }}\n{{- '{\"name\": <name>, \"arguments\": <dict>}\n' }}").tools,
         ToolFormat::hermes_json);
+    // In the JSON of a configuration file.
+    EXPECT_EQ(
+        answer_format(
+            R"("chat_template": "{{- \"<tool_call>\\n{\\\"name\\\": <name>, \\\"arguments\\\": <args>}\" }}")")
+            .tools,
+        ToolFormat::hermes_json);
     // GLM's, MiniMax's and ChatML's.
     EXPECT_EQ(answer_format("<tool_call>{function-name}\n<arg_key>{arg-key}</arg_key>").tools,
               ToolFormat::none);

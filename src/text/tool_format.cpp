@@ -1,5 +1,6 @@
 #include "text/tool_format.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace sparkinfer {
@@ -14,10 +15,10 @@ bool contains(std::string_view text, std::string_view part) { return text.find(p
 bool shows_json_calls(std::string_view source) {
     constexpr size_t kBorders = 40;  // bytes
     for (size_t at = source.find(kCallTag); at != source.npos; at = source.find(kCallTag, at + 1)) {
-        std::string_view next = source.substr(at + kCallTag.size(), kBorders);
-        next = next.substr(0, next.find('<'));
-        if (contains(next, R"({"name")") || contains(next, R"({\"name")"))
-            return contains(source, "arguments");
+        std::string next(source.substr(at + kCallTag.size(), kBorders));
+        next.resize(std::min(next.find('<'), next.size()));
+        std::erase(next, '\\');  // the template's escapes, and those of a JSON file that holds it
+        if (contains(next, R"({"name")")) return contains(source, "arguments");
     }
     return false;
 }

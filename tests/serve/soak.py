@@ -56,7 +56,7 @@ async def one(port, rng, counts):
 async def soak(server, requests=5000, seconds=None, warm_up=1500):
     """`requests` after `warm_up` of them, or for `seconds`, a third of which is the warm-up."""
     rng, counts = random.Random(3), {}
-    start, done, samples = time.monotonic(), 0, []
+    start, done, warmed, samples = time.monotonic(), 0, 0, []
 
     def warm():
         return done >= warm_up if seconds is None else time.monotonic() - start >= seconds / 3
@@ -69,15 +69,21 @@ async def soak(server, requests=5000, seconds=None, warm_up=1500):
         while not over():
             await one(server.port, rng, counts)
             done += 1
-            if warm() and done % 20 == 0:
-                samples.append(server.rss_kb())
 
-    await asyncio.gather(*(worker() for _ in range(WORKERS)))
+    async def watch():
+        nonlocal warmed
+        while not over():
+            if warm():
+                warmed = warmed or done
+                samples.append(server.rss_kb())
+            await asyncio.sleep(0.5)
+
+    await asyncio.gather(watch(), *(worker() for _ in range(WORKERS)))
     await battery.settles(server.port)
     assert len(samples) >= 10, f"only {len(samples)} samples of memory after the warm-up: {done} requests in all"
     fifth = max(2, len(samples) // 5)
     first, last = statistics.median(samples[:fifth]), statistics.median(samples[-fifth:])
     growth = last / first - 1
     assert growth <= GROWTH, f"resident memory grew by {100 * growth:.2f} % after the warm-up, {first} to {last} kB"
-    return {"requests": done, "after_warm_up": len(samples) * 20, "rss_kb": int(last), "growth_percent": round(100 * growth, 2),
+    return {"requests": done, "after_warm_up": done - warmed, "rss_kb": int(last), "growth_percent": round(100 * growth, 2),
             **{f"of {k}": v for k, v in sorted(counts.items())}}
