@@ -26,7 +26,8 @@ Result<RequestId> LiveEngine::fork(RequestId request) {
     auto twin = std::make_unique<Sequence>(*s);
     twin->id = RequestId(next_request_++);
     twin->slot = -1;
-    twin->admitted = false;
+    twin->admitted = twin->looks_up = twin->from_host = false;
+    twin->admission = {};
     twin->pages.clear();
     twin->state = -1;
     twin->saves.clear();

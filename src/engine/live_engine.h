@@ -76,6 +76,7 @@ class LiveEngine final : public Engine {
     // Log-probability of each token but the first, and alternatives. REQUIRES: idle().
     Result<std::vector<TokenLogprob>> score_logprobs(std::span<const TokenId> tokens);
 
+    // Errors: the device's; the next step() ends everything with it.
     Result<void> drain();  // collects everything in flight; events come with the next step()
     void check_integrity() const { scheduler_->check_integrity(); }
     const Runner& runner() const { return *runner_; }
@@ -84,6 +85,7 @@ class LiveEngine final : public Engine {
   private:
     explicit LiveEngine(const EngineTuning& tuning) : tuning_(tuning), mask_pool_(tuning.mask_threads) {}
     Result<void> advance();
+    Result<void> collect_all();
     Result<void> fill();
     Result<void> launch(Flight flight);
     Result<void> queue(Flight& flight);
@@ -122,6 +124,7 @@ class LiveEngine final : public Engine {
     double collected_at_ = 0;   // s; the newest collected step
     double prefill_row_s_ = 0;  // measured; 0: not yet
     std::vector<Event> events_;
+    std::optional<Error> failed_;  // between two steps; the next one tells
     EngineStats counts_;  // those that only grow, and of the last step
     struct Verified {
         RequestId request;

@@ -265,7 +265,7 @@ int32_t Scheduler::plan_prefill(Flight& flight, Sequence& s, int32_t budget) {
         const int32_t r = flight.image.add_row(row);
         if (row.flags & kRowOutput) flight.outputs.push_back(r);
     }
-    flight.prefill_rows += rows;
+    if (!limits_.deterministic || first < s.prompt) flight.prefill_rows += rows;
     return rows;
 }
 

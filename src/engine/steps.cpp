@@ -42,6 +42,7 @@ void LiveEngine::end_all() {
 }
 
 Result<void> LiveEngine::advance() {
+    if (failed_) return *std::exchange(failed_, std::nullopt);
     scheduler_->confirm();
     const Result<void> filled = fill();
     if (cache_ && cache_->trouble()) return *cache_->trouble();
@@ -53,6 +54,12 @@ Result<void> LiveEngine::advance() {
 }
 
 Result<void> LiveEngine::drain() {
+    const Result<void> drained = collect_all();
+    if (!drained.ok()) failed_ = drained.error();
+    return drained;
+}
+
+Result<void> LiveEngine::collect_all() {
     while (!scheduler_->flights().empty()) {
         scheduler_->confirm();
         TRY_VOID(finish_select(scheduler_->flights().front()));
@@ -255,7 +262,8 @@ void LiveEngine::deliver(const FlightSegment& segment, const Selected* chosen) {
     Event event{s->id, {}, {}, FinishReason::none, {}};
     if (!chosen) {
         event.finish = FinishReason::length;
-        if (s->limit == 0 && !s->explicit_rows_left()) finish(*s, std::move(event));
+        const bool last = segment.first_index + segment.rows >= s->explicit_end;
+        if (s->limit == 0 && last) finish(*s, std::move(event));
         return;
     }
     if (chosen->token < 0 || chosen->token >= shape().vocab || chosen->slot != s->slot) {
