@@ -216,7 +216,7 @@ class AsioNet final : public Net, public std::enable_shared_from_this<AsioNet> {
     }
 
     Result<std::vector<std::string>> listen(const Endpoint& endpoint, Accepted accepted) override {
-        return endpoint.unix_path.empty() ? listen_tcp(endpoint, std::move(accepted))
+        return endpoint.unix_path.empty() ? listen_tcp(endpoint, accepted)
                                           : listen_unix(endpoint.unix_path, std::move(accepted));
     }
     void stop_listening() override {
@@ -246,7 +246,7 @@ class AsioNet final : public Net, public std::enable_shared_from_this<AsioNet> {
         });
     }
 
-    Result<std::vector<std::string>> listen_tcp(const Endpoint& endpoint, Accepted accepted) {
+    Result<std::vector<std::string>> listen_tcp(const Endpoint& endpoint, const Accepted& accepted) {
         error_code error;
         asio::ip::tcp::resolver resolver(loop_->io);
         const auto found = resolver.resolve(endpoint.host, std::to_string(endpoint.port),
