@@ -100,7 +100,10 @@ TEST_F(HttpPlane, KeysChangeWhileItRuns) {
     EXPECT_EQ(with("old-key-123").status, 200);
     server_->set_keys(keys("other-key-1\nnew-key-123"));
     EXPECT_EQ(with("old-key-123").status, 401);
-    EXPECT_EQ(with("new-key-123").body, "/v1/models/x? key-2");
+    EXPECT_EQ(with("new-key-123").body, "/v1/models/x? key-3");  // no key inherits another's label
+    server_->set_keys(keys("new-key-123\nold-key-123"));
+    EXPECT_EQ(with("new-key-123").body, "/v1/models/x? key-3");
+    EXPECT_EQ(with("old-key-123").body, "/v1/models/x? key-4");
     // A body is not read, and 100 Continue not said, before the key is right.
     client.send(
         "POST /v1/echo HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
