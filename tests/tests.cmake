@@ -21,7 +21,7 @@ gtest_discover_tests(command_cases_test DISCOVERY_MODE PRE_TEST PROPERTIES TIMEO
 add_library(si_scripted STATIC tests/serve/script.cpp tests/serve/scripted_backend.cpp)
 target_include_directories(si_scripted PUBLIC tests/serve)
 target_link_libraries(si_scripted PUBLIC si_cli si_cpu)
-add_executable(serve_cases_test tests/serve/scripted_backend_test.cpp)
+add_executable(serve_cases_test tests/serve/scripted_backend_test.cpp tests/serve/saved_cache_test.cpp)
 target_link_libraries(serve_cases_test PRIVATE si_scripted gtest gtest_main)
 target_compile_definitions(serve_cases_test PRIVATE SPARKINFER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 gtest_discover_tests(serve_cases_test DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 600)

@@ -72,6 +72,7 @@ Result<int> run_command(const BenchOptions& options, Session& session);
 Result<int> run_command(const BenchServeOptions& options, Session& session);
 Result<int> run_command(const DoctorOptions& options, Session& session);
 Result<int> run_command(const ServeOptions& options, Session& session);
+Result<int> run_command(const ConnectOptions& options, Session& session);
 
 // One word of a command as a shell takes it back.
 std::string shell_quoted(const std::string& word);

@@ -1,5 +1,6 @@
 // connect.h — what coding agents have to be told of a server, each in its own configuration file.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,9 +11,10 @@ namespace sparkinfer {
 
 // The server as a client is to use it.
 struct ServerAccess {
-    std::string url;    // "http://127.0.0.1:8080": no slash at the end, no /v1
-    std::string model;  // a name that the server knows
-    std::string key;    // empty: it asks for none
+    std::string url;      // "http://127.0.0.1:8080": no slash at the end, no /v1
+    std::string model;    // a name that the server knows
+    std::string key;      // empty: it asks for none
+    int64_t context = 0;  // most tokens of a request; 0: not said
 };
 
 enum class AgentClient { claude, codex, opencode, qwen, aider };

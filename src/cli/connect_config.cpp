@@ -36,6 +36,7 @@ JsonObject claude_settings(const ServerAccess& s) {
         env[name] = s.model;
     env["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"] = "1";
     env["DISABLE_TELEMETRY"] = "1";
+    if (s.context > 0) env["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = fmt::format("{}", s.context);
     // A line that differs from start to start at the front of the prompt: nothing behind it could be reused.
     env["CLAUDE_CODE_ATTRIBUTION_HEADER"] = "0";
     return {{"env", std::move(env)}};
@@ -43,7 +44,10 @@ JsonObject claude_settings(const ServerAccess& s) {
 
 JsonObject opencode_settings(const ServerAccess& s) {
     JsonObject models;
-    models[s.model] = JsonObject{{"name", s.model}};
+    JsonObject model = {{"name", s.model}};
+    if (s.context > 0)
+        model["limit"] = JsonObject{{"context", s.context}, {"output", std::max<int64_t>(1, s.context / 4)}};
+    models[s.model] = std::move(model);
     JsonObject provider = {{"npm", "@ai-sdk/openai-compatible"},
                            {"name", "sparkinfer"},
                            {"options", JsonObject{{"baseURL", s.url + "/v1"}, {"apiKey", key_or_none(s)}}},
@@ -54,8 +58,9 @@ JsonObject opencode_settings(const ServerAccess& s) {
 }
 
 JsonObject qwen_settings(const ServerAccess& s, const JsonObject& existing) {
-    const JsonObject ours = {
+    JsonObject ours = {
         {"id", s.model}, {"name", s.model}, {"baseUrl", s.url + "/v1"}, {"envKey", kKeyVariable}};
+    if (s.context > 0) ours["generationConfig"] = JsonObject{{"contextWindowSize", s.context}};
     // Of the list that is there, ours is replaced and the others stay.
     JsonArray list{ours};
     const Json* providers = json_find(existing, "modelProviders");
@@ -91,8 +96,10 @@ Result<std::string> codex_config(const ServerAccess& s, const std::string& exist
         "stream_idle_timeout_ms = 1800000\n",
         json_quote(s.url + "/v1"));
     if (!s.key.empty()) section += fmt::format("env_key = \"{}\"\n", kKeyVariable);
-    return merge_toml(existing, {{"model", json_quote(s.model)}, {"model_provider", "\"sparkinfer\""}},
-                      "model_providers.sparkinfer", section);
+    std::vector<std::pair<std::string, std::string>> root = {{"model", json_quote(s.model)},
+                                                             {"model_provider", "\"sparkinfer\""}};
+    if (s.context > 0) root.emplace_back("model_context_window", fmt::format("{}", s.context));
+    return merge_toml(existing, root, "model_providers.sparkinfer", section);
 }
 
 // Top-level keys of a YAML mapping are lines; their values may go on in lines that are indented.

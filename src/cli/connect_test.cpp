@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const ServerAccess kServer{"http://127.0.0.1:8080", "qwen-\"x\"", "secret"};
+const ServerAccess kServer{"http://127.0.0.1:8080", "qwen-\"x\"", "secret", 0};
 
 std::string config(AgentClient client, const std::string& existing, const ServerAccess& server = kServer) {
     const auto text = agent_config(client, server, existing);
@@ -120,6 +120,23 @@ TEST(Connect, TomlIsMergedByStatements) {
     EXPECT_EQ(trouble(AgentClient::codex, "[model_providers]\nother = { name = \"x\" }\n"), "nothing");
 }
 
+// Risk: a client that does not know the context's size fills it until it is refused.
+TEST(Connect, TellsTheContext) {
+    ServerAccess server = kServer;
+    server.model = "m";
+    server.context = 8192;
+    EXPECT_EQ(field(config(AgentClient::claude, "", server), "env/CLAUDE_CODE_MAX_CONTEXT_TOKENS"),
+              "\"8192\"");
+    EXPECT_EQ(field(config(AgentClient::opencode, "", server), "provider/sparkinfer/models/m/limit"),
+              R"({"context":8192,"output":2048})");
+    EXPECT_EQ(field(config(AgentClient::qwen, "", server),
+                    "modelProviders/openai/0/generationConfig/contextWindowSize"),
+              "8192");
+    EXPECT_EQ(config(AgentClient::codex, "model_context_window = 1\n", server)
+                  .find("model_context_window = 8192\n"),
+              std::string("model = \"m\"\nmodel_provider = \"sparkinfer\"\n").size());
+}
+
 // Risk: lines of a YAML file that only look like ours are taken out.
 TEST(Connect, YamlKeysAreReplaced) {
     EXPECT_EQ(config(AgentClient::aider,
@@ -127,7 +144,7 @@ TEST(Connect, YamlKeysAreReplaced) {
                      "http://old\nlint: true"),
               "# a\nmodel-settings-file: x\nread: [a]\nlint: true\nmodel: \"openai/qwen-\\\"x\\\"\"\n"
               "openai-api-base: \"http://127.0.0.1:8080/v1\"\nopenai-api-key: \"secret\"\n");
-    EXPECT_NE(config(AgentClient::aider, "", {"http://a", "m", ""}).find("openai-api-key: \"none\""),
+    EXPECT_NE(config(AgentClient::aider, "", {"http://a", "m", "", 0}).find("openai-api-key: \"none\""),
               std::string::npos);
 }
 

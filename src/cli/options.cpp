@@ -203,6 +203,24 @@ void bind(Binder b, DoctorOptions& o) { b.backend(o.backend); }
 
 void bind(Binder b, ServeOptions& o) { bind_serve(b, o); }
 
+void bind(Binder b, ConnectOptions& o) {
+    b.app.add_option("CLIENT", o.client, "claude, codex, opencode, qwen or aider")->required()->type_name("");
+    const auto text = [&](const char* flag, const char* type, const char* help, std::string& to) {
+        b.value(flag, type, help, [flag, &to](const std::string& text) -> Result<void> {
+            if (text.empty()) return usage_error("{} is empty, expected a text", flag);
+            to = text;
+            return {};
+        });
+    };
+    text("--url", "URL", "where the server is (default: http://127.0.0.1:8080)", o.url);
+    text("--model", "NAME", "a name of its model (default: sparkinfer, which every server knows)", o.model);
+    b.text("--key-file", "FILE", "the server's --api-key-file, or another with a key of it in a line",
+           o.key_file);
+    b.integer("--ctx", "the server's --ctx, for clients that would guess", 1, kMaxTokens, o.context);
+    b.flag("--write", "write the client's own file: the rest of it stays, what it was is kept beside it",
+           o.write);
+}
+
 void bind(Binder b, BenchServeOptions& o) { bind_bench_serve(b, o); }
 
 // The commands. Help, dispatch and suggestions all read this table.
@@ -253,6 +271,11 @@ constexpr CommandRow kCommands[] = {
      "  sparkinfer serve model.gguf --host 0.0.0.0 --api-key-file keys.txt --tls-cert c.pem --tls-key "
      "k.pem\n",
      make<ServeOptions>},
+    {"connect", "tell a coding agent where the server is: print or write its configuration",
+     "  sparkinfer connect claude\n"
+     "  sparkinfer connect codex --write\n"
+     "  sparkinfer connect opencode --url https://gpu.example:8080 --key-file key.txt --write\n",
+     make<ConnectOptions>},
     {"bench serve", "load a server and measure how long its clients wait",
      "  sparkinfer bench serve http://127.0.0.1:8080 --clients 1,8\n"
      "  sparkinfer bench serve http://127.0.0.1:8080 --rate 0.5,2 -r 100 -o json\n"

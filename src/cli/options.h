@@ -139,8 +139,18 @@ struct ServeOptions {
     LogFormat log_format = LogFormat::text;
 };
 
-using Command = std::variant<RunOptions, InspectOptions, TokenizeOptions, ExplainOptions, DiffOptions,
-                             PerplexityOptions, BenchOptions, BenchServeOptions, DoctorOptions, ServeOptions>;
+struct ConnectOptions {
+    std::string client;  // "claude", "codex", "opencode", "qwen", "aider"
+    std::string url = "http://127.0.0.1:8080";
+    std::string model = "sparkinfer";  // every server's model goes by this name too
+    std::optional<std::string> key_file;
+    std::optional<int64_t> context;
+    bool write = false;
+};
+
+using Command =
+    std::variant<RunOptions, InspectOptions, TokenizeOptions, ExplainOptions, DiffOptions, PerplexityOptions,
+                 BenchOptions, BenchServeOptions, DoctorOptions, ServeOptions, ConnectOptions>;
 
 // Text to print instead of running a command: help or the version.
 struct Printout {

@@ -214,7 +214,7 @@ ApiResult<void> Parser::params(const Fields& body) {
     AnswerParams& to = out.chat.params;
     TRY(to, parse_answer_params(body));
     to.n = 1;
-    TRY(to.max_tokens, body.integer("max_tokens", {0, INT64_MAX}));
+    TRY(to.max_tokens, body.integer("max_tokens", {0, INT32_MAX}));
     TRY(const std::vector<std::string> stops, body.strings("stop_sequences"));
     if (int64_t(stops.size()) > kMaxStops)
         return bad_request("stop_sequences", "stop_sequences has {} strings, expected at most {}",

@@ -14,7 +14,7 @@ ApiResult<Json> parse_body(const HttpRequest& request) {
 }
 
 ApiResult<void> check_model(const ModelCard& card, std::string_view name, const ApiOptions& options) {
-    if (options.any_model || name.empty() || name == card.id) return {};
+    if (options.any_model || name.empty() || name == card.id || name == kAnyModel) return {};
     std::string names = json_quote(card.id);
     for (const std::string& alias : card.aliases) {
         if (alias == name) return {};
@@ -35,6 +35,10 @@ std::string make_id(std::string_view prefix) {
 int64_t unix_now() {
     const auto since = std::chrono::system_clock::now().time_since_epoch();
     return std::chrono::duration_cast<std::chrono::seconds>(since).count();
+}
+
+std::string cache_scope(const HttpRequest& request, const std::string& salt) {
+    return request.key.empty() ? salt : request.key + "\n" + salt;
 }
 
 std::string system_fingerprint(const ModelCard& card) {

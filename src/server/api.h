@@ -20,13 +20,20 @@ struct ApiOptions {
 // The body as JSON. Errors: 400 that give the byte position; nesting deeper than 64.
 ApiResult<Json> parse_body(const HttpRequest& request);
 
-// The model's own id, its aliases, and no name at all are accepted; else 404 with the names that there are.
+// A name that means the loaded model everywhere, whatever that is: for clients that must be told a name.
+inline constexpr std::string_view kAnyModel = "sparkinfer";
+
+// The model's own id, its aliases, kAnyModel and no name at all are accepted; else 404 with the names that
+// there are.
 ApiResult<void> check_model(const ModelCard& card, std::string_view name, const ApiOptions& options);
 
 // prefix + 32 hexadecimal digits that nobody can guess: ids come back in later requests.
 std::string make_id(std::string_view prefix);
 
 int64_t unix_now();  // seconds
+
+// What requests must share to share a cache: the API key that was shown and the salt that the client gave.
+std::string cache_scope(const HttpRequest& request, const std::string& salt);
 
 // The same for all answers of a model as it was loaded.
 std::string system_fingerprint(const ModelCard& card);

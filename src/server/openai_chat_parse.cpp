@@ -128,30 +128,41 @@ ApiResult<ToolSpec> parse_tool(const Fields& tool) {
     return spec;
 }
 
-ApiResult<ToolChoice> parse_tool_choice(const Fields& body, const std::vector<ToolSpec>& tools) {
-    using Kind = ToolChoice::Kind;
-    const Json* value = body.find("tool_choice");
-    if (!value) return ToolChoice{};
-    if (value->is_string()) {
-        const std::string_view text(value->get_string());
-        if (text == "auto") return ToolChoice{};
-        if (text == "none") return ToolChoice{Kind::none};
-        if (text != "required")
-            return body.unknown_value("tool_choice", text,
-                                      "\"auto\", \"none\", \"required\" or {\"type\": \"function\", …}");
-        if (tools.empty())
-            return bad_request(body.at("tool_choice"), "tool_choice is \"required\" and there are no tools");
-        return ToolChoice{Kind::required};
-    }
-    TRY(const Fields choice, Fields::of(*value, body.at("tool_choice")));
-    TRY(const std::string type, choice.required_string("type"));
-    if (type != "function") return choice.unknown_value("type", type, "\"function\"");
+ApiResult<ToolChoice> named_tool(const Fields& choice, const std::vector<ToolSpec>& tools) {
     TRY(const Fields function, choice.required_fields("function"));
-    ToolChoice named{Kind::named};
+    ToolChoice named{ToolChoice::Kind::named};
     TRY(named.name, function.required_string("name"));
     for (const ToolSpec& tool : tools)
         if (tool.name == named.name) return named;
     return function.unknown_value("name", named.name, "the name of one of the tools");
+}
+
+// A word, or an object of that type.
+ApiResult<ToolChoice> parse_tool_choice(const Fields& body, const std::vector<ToolSpec>& tools) {
+    using Kind = ToolChoice::Kind;
+    const Json* value = body.find("tool_choice");
+    if (!value) return ToolChoice{};
+    const Fields* at = &body;
+    std::string_view key = "tool_choice";
+    std::optional<Fields> choice;
+    std::string word;
+    if (value->is_string()) {
+        TRY(word, string_value(*value, body.at(key)));
+    } else {
+        TRY(choice, body.fields(key));
+        at = &*choice;
+        key = "type";
+        TRY(word, choice->required_string(key));
+        if (word == "function") return named_tool(*choice, tools);
+    }
+    if (word == "auto") return ToolChoice{};
+    if (word == "none") return ToolChoice{Kind::none};
+    if (word != "required")
+        return at->unknown_value(
+            key, word, R"("auto", "none", "required" or {"type": "function", "function": {"name": …}})");
+    if (tools.empty())
+        return bad_request(body.at("tool_choice"), "tool_choice is \"required\" and there are no tools");
+    return ToolChoice{Kind::required};
 }
 
 ApiResult<void> refuse_old_functions(const Fields& body) {

@@ -138,6 +138,7 @@ TEST(OpenaiChat, ToolsAndTheirChoice) {
     EXPECT_EQ(r.tool_choice.kind, Kind::automatic);
     EXPECT_EQ(request_with(tools + R"(,"tool_choice":"none")").tool_choice.kind, Kind::none);
     EXPECT_EQ(request_with(tools + R"(,"tool_choice":"required")").tool_choice.kind, Kind::required);
+    EXPECT_EQ(request_with(tools + R"(,"tool_choice":{"type":"none"})").tool_choice.kind, Kind::none);
     const ToolChoice named =
         request_with(tools + R"(,"tool_choice":{"type":"function","function":{"name":"now"}})").tool_choice;
     EXPECT_EQ(named.kind, Kind::named);

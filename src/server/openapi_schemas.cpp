@@ -211,7 +211,7 @@ void add_other_protocols(JsonObject* all) {
     messages["properties"].as_object()["messages"].as_object()["minItems"] = 1;
     (*all)["MessagesRequest"] = std::move(messages);
     JsonObject message = object({{"role", "string"}, {"content", "Content"}}, {"role", "content"});
-    message["properties"].as_object()["role"] = one_word({"user", "assistant"});
+    message["properties"].as_object()["role"] = one_word({"user", "assistant", "system"});
     (*all)["MessagesMessage"] = std::move(message);
     (*all)["MessagesTool"] =
         object({{"name", "string"}, {"description", "string"}, {"input_schema", "object"}},

@@ -54,7 +54,7 @@ Known known_turns(ChatRequest& request, const SampledTurns& turns) {
     Known known;
     for (ChatMessage& message : request.messages) {
         if (message.role != Role::assistant) continue;
-        known.push_back(turns.find(message));
+        known.push_back(turns.find(message, request.cache_salt));
         if (known.back() && !message.reasoning && !known.back()->reasoning.empty())
             message.reasoning = known.back()->reasoning;
     }

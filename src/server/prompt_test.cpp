@@ -166,6 +166,7 @@ TEST_F(PromptTest, TheOldestAnswersAreForgotten) {
     }
     EXPECT_TRUE(few.find(message(Role::assistant, "answer 99")));
     EXPECT_FALSE(few.find(message(Role::assistant, "answer 0")));
+    EXPECT_FALSE(few.find(message(Role::assistant, "answer 99"), "another key"));
 }
 
 TEST(SameJson, ComparesMeaning) {

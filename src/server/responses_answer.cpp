@@ -93,7 +93,7 @@ std::string ResponsesAnswer::grow(Kind kind, const AnswerEvent& e) {
         return out + item_event("response.function_call_arguments.delta", {{"delta", e.text}});
     JsonObject fields = {{"content_index", 0}, {"delta", e.text}};
     if (kind == Kind::reasoning) return out + item_event("response.reasoning_text.delta", std::move(fields));
-    // Of the whole list that is asked for or not, these are the tokens of this piece.
+    // Those of this piece's tokens; none where nobody asked for them.
     const Json logprobs = chat_logprobs_json(e.logprobs).at("content");
     for (const Json& token : logprobs.get_array()) items_.back().logprobs.push_back(token);
     fields["logprobs"] = logprobs;

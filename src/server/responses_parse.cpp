@@ -279,7 +279,7 @@ ApiResult<void> Parser::params(const Fields& body) {
     AnswerParams& to = out.chat.params;
     TRY(to, parse_answer_params(body));
     to.n = 1;
-    TRY(to.max_tokens, body.integer("max_output_tokens", {1, INT64_MAX}));
+    TRY(to.max_tokens, body.integer("max_output_tokens", {1, INT32_MAX}));
     TRY(out.chat.cache_salt, parse_cache_salt(body));
     TRY(const auto parallel, body.boolean("parallel_tool_calls"));
     out.chat.parallel_tool_calls = parallel.value_or(true);

@@ -131,7 +131,7 @@ void Running::end_choice(size_t choice, FinishReason reason) {
         turn.prompt_tail = ready_->prompt_tail;
         std::vector<std::string> ids{answer_id_};
         for (const ToolCall& call : turn.calls) ids.push_back(call.id);
-        turns_.remember(ids, std::move(turn));
+        turns_.remember(ids, std::move(turn), ready_->engine.cache_salt);
     }
     --left_;
     sink_(end);

@@ -105,11 +105,12 @@ std::vector<TurnRange> find_turns(const Rendered& rendered, const TurnMarks& mar
     }
 }
 
-void SampledTurns::remember(const std::vector<std::string>& ids, SampledTurn turn) {
+void SampledTurns::remember(const std::vector<std::string>& ids, SampledTurn turn, const std::string& scope) {
     std::vector<std::string> keys;
     for (const std::string& id : ids)
         if (!id.empty()) keys.push_back("id:" + id);
     keys.push_back(content_key(turn.content, turn.calls));
+    for (std::string& key : keys) key = scope + '\x02' + key;
     const std::lock_guard lock(mutex_);
     const int64_t number = next_++;
     for (const std::string& key : keys) by_key_[key] = number;
@@ -128,12 +129,14 @@ void SampledTurns::forget_oldest() {
     by_age_.erase(oldest);
 }
 
-std::shared_ptr<const SampledTurn> SampledTurns::find(const ChatMessage& message) const {
+std::shared_ptr<const SampledTurn> SampledTurns::find(const ChatMessage& message,
+                                                      const std::string& scope) const {
     std::vector<std::string> keys;
     if (!message.id.empty()) keys.push_back("id:" + message.id);
     for (const ToolCall& call : message.calls)
         if (!call.id.empty()) keys.push_back("id:" + call.id);
     keys.push_back(content_key(message.content, message.calls));
+    for (std::string& key : keys) key = scope + '\x02' + key;
     const std::lock_guard lock(mutex_);
     for (const std::string& key : keys) {
         const auto found = by_key_.find(key);

@@ -49,9 +49,10 @@ class SampledTurns {
   public:
     explicit SampledTurns(size_t max_bytes) : max_bytes_(max_bytes) {}
 
-    void remember(const std::vector<std::string>& ids, SampledTurn turn);
+    // `scope`: answers of one scope are not found in another.
+    void remember(const std::vector<std::string>& ids, SampledTurn turn, const std::string& scope = {});
     // The turn that this message of the history repeats. Ids are looked at first.
-    std::shared_ptr<const SampledTurn> find(const ChatMessage& message) const;
+    std::shared_ptr<const SampledTurn> find(const ChatMessage& message, const std::string& scope = {}) const;
     size_t bytes() const;
 
   private:

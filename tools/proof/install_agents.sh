@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Coding agents at the versions that the proof is made with, each in a folder of its own under build/agents (ignored by
 # git): install_agents.sh [codex|claude|opencode|qwen|aider]…   Without a name: all. Present already: silent and instant.
+# Sizes and times as seen: Codex 424 MB in 31 s, OpenCode 354 MB in 30 s (these two in continuous integration), Claude Code
+# 384 MB in 15 s, Qwen Code 144 MB in 25 s, aider 687 MB.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 agents=build/agents

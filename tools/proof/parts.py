@@ -1,6 +1,7 @@
 """The parts of the proof. Each returns figures, and fails by an exception whose first line says why."""
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import soak
 from server import BUILD, LENIENT, ROOT, Server, tiny_model
 
 BINARY = BUILD / "sparkinfer"
+SCHEDULES = 100_000
 AGENT_NAMES = {"codex": "Codex", "claude": "Claude Code", "opencode": "OpenCode", "qwen": "Qwen Code", "aider": "aider"}
 
 
@@ -101,13 +103,48 @@ def proxy_part(proxy, version):
     return Part(proxy.name, f"two replicas behind {proxy.name}: streams pass at once, a drain loses nothing", version, run)
 
 
-def gtests(binary, pattern):
+def gtests(binary, pattern, *arguments):
     """Runs test cases of a C++ binary; how many passed."""
-    text = checked(BUILD / binary, f"--gtest_filter={pattern}")
+    text = checked(BUILD / binary, f"--gtest_filter={pattern}", *arguments)
     passed = int(re.search(r"\[  PASSED  \] (\d+) test", text).group(1))
     if passed == 0:
         raise RuntimeError(f"{binary} has no test {pattern}")
     return {"cases": passed}
+
+
+def run_schedules(folder):
+    found = gtests("engine_test", "CacheSchedules.*", f"--schedules={SCHEDULES}")
+    return {"schedules": f"{SCHEDULES:,}", **found}
+
+
+def bench(*arguments):
+    """The rows of `sparkinfer bench …`."""
+    return [json.loads(line) for line in checked(BINARY, "bench", *arguments, "-o", "jsonl").splitlines()
+            if line.startswith("{")]
+
+
+def run_throughput(folder):
+    """Eight clients at once against one and against the prefill; one client against `bench` without a server."""
+    offline = bench(evaluation.MODEL, "-p", "512", "-n", "128", "-r", "3")
+    prefill = next(row["median_ts"] for row in offline if row["n_prompt"] == 512 and row["n_gen"] == 0)
+    decode = next(row["median_ts"] for row in offline if row["n_gen"] == 128 and row["n_prompt"] == 0)
+    with Server([BINARY, "serve"], evaluation.MODEL, ["--slots", "8", "--ctx", "2048"], folder / "server.log") as server:
+        one, eight = (bench("serve", server.url, "-c", clients, "-p", "16", "-n", "128", "-r", 4 * clients)[0]
+                      for clients in (1, 8))
+    for row in (one, eight):
+        if row["failed"]:
+            raise RuntimeError(f"requests failed: {row['errors']}")
+    least, alone = 0.8 * min(8 * one["tokens_per_s"], prefill), 1000 / one["itl_ms"]["p50"]
+    figures = {"prefill_tok/s": round(prefill, 1), "one_client_tok/s": round(one["tokens_per_s"], 1),
+               "eight_clients_tok/s": round(eight["tokens_per_s"], 1), "asked_for": round(least, 1),
+               "overhead_at_one_client": f"{100 * (decode / alone - 1):.1f} %",
+               "ttft_p50/p99_ms_of_eight": f"{eight['ttft_ms']['p50']:.0f}/{eight['ttft_ms']['p99']:.0f}",
+               "itl_p50/p99_ms_of_eight": f"{eight['itl_ms']['p50']:.0f}/{eight['itl_ms']['p99']:.0f}"}
+    if eight["tokens_per_s"] < least:
+        raise RuntimeError(f"eight clients get too little: {figures}")
+    if decode / alone > 1.05:
+        raise RuntimeError(f"the server costs too much: {figures}")
+    return figures
 
 
 def run_sdks(folder):
@@ -131,6 +168,9 @@ PARTS = [
     Part("soak", "5,000 mixed requests after a warm-up, memory grows by 1 % at most", sparkinfer_version, run_soak),
     Part("killed_save", "kill -9 in the middle of saving loses no file that was there", sparkinfer_version,
          lambda folder: gtests("serve_cases_test", "SavedCache.*")),
+    Part("schedules", "random schedules of the engine over a device of hashes", sparkinfer_version, run_schedules),
+    Part("throughput", "SmolLM2 on this CPU: eight clients at once, and one against bench", sparkinfer_version,
+         run_throughput),
     proxy_part(behind.Haproxy(), lambda: " ".join(output_of(behind.program("haproxy"), "-v").split()[:3])),
     proxy_part(behind.Nginx(), lambda: output_of(behind.program("nginx"), "-v").replace("nginx version: ", "")),
     Part("schemathesis", "requests made from /openapi.json, answers held against it", conformance.version, conformance.run),

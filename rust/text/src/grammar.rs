@@ -3,6 +3,7 @@
 //!     [{"name": "answer", "lark": "start: @s0"}, {"name": "s0", "json_schema": {…}}, {"name": "r", "regex": "a+"}]
 //! The face in C++ is src/text/grammar.h.
 
+use crate::free_text::FreeText;
 use crate::tokenizer::{Tokenizer, KIND_CONTROL, KIND_UNUSED};
 use crate::{bad_input, internal, out_of_resources, Failure};
 use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
@@ -42,6 +43,7 @@ fn limits() -> ParserLimits {
 /// A vocabulary as the crate needs it; shared by all grammars of a model.
 pub struct GrammarEnv {
     factory: ParserFactory,
+    free_text: Arc<FreeText>,
     end_tokens: Arc<Vec<u32>>,
 }
 
@@ -88,7 +90,8 @@ impl GrammarEnv {
             .map_err(|e| internal(format!("the vocabulary cannot be indexed: {e}")))?;
         factory.quiet();
         *factory.limits_mut() = limits();
-        Ok(GrammarEnv { factory, end_tokens: Arc::new(end_tokens.to_vec()) })
+        let free_text = Arc::new(FreeText::new(&env, factory.slicer()));
+        Ok(GrammarEnv { factory, free_text, end_tokens: Arc::new(end_tokens.to_vec()) })
     }
 
     /// Errors: bad_input with what the grammar has wrong, or which limit it breaks.
@@ -96,8 +99,9 @@ impl GrammarEnv {
         let text_bytes = grammar.len();
         let grammar = read(grammar)?;
         let compiled = on_deep_stack(|| {
-            let parser = self.factory.create_parser(grammar).map_err(|e| refused(&e.to_string()))?;
+            let mut parser = self.factory.create_parser(grammar).map_err(|e| refused(&e.to_string()))?;
             let bytes = parser.parser.lexer_stats().num_bytes + text_bytes * BYTES_A_BYTE + MIN_BYTES;
+            parser.bias_computer = self.free_text.clone();
             let mut matcher = Matcher::new(Ok(parser));
             // The first mask warms the lexer, and what allows no text at all shows here.
             matcher.compute_mask_or_eos().map_err(|e| refused(&e.to_string()))?;

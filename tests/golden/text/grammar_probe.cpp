@@ -9,8 +9,9 @@
 //         → {"text": "…", "ended": true, "broken": "", "content": "…", "calls": [["name", "arguments"], …],
 //            "whole": true, "mask_us": […], "grammar_ms": …, "compile_ms": …, "notices": […]} or {"error":
 //            "…"}
+//       with "replay": "text" instead of seed, steps and hints: that answer; "ended" is then whether it is a
+//       whole one
 //     {"facts": true}                                        → {"size": …, "make_ms": …}
-#include <chrono>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -26,10 +27,8 @@ using namespace sparkinfer;
 namespace {
 
 struct Timer {
-    std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
-    double ms() const {
-        return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-    }
+    double start_us = cpu_us();
+    double ms() const { return (cpu_us() - start_us) / 1e3; }
 };
 
 bool flag(const JsonObject& object, const char* key, bool fallback) {
@@ -111,6 +110,22 @@ AnswerShape shape_of(const JsonObject& shape, std::vector<ToolSpec>& tools) {
     return out;
 }
 
+// A given answer instead of a random one.
+Walk replay(const Tokenizer& tokenizer, GrammarMatcher& matcher, std::string_view text) {
+    Walk walk;
+    walk.text = text;
+    auto ids = tokenizer.encode(text, Tokenizer::Specials::none, false);
+    if (!ids.ok()) return walk;
+    for (TokenId id : *ids) {
+        const double start_us = cpu_us();
+        const auto bits = mask_of(matcher, tokenizer);
+        walk.mask_us.push_back(cpu_us() - start_us);
+        if (allowed(bits, raw(id)) != matcher.advance(id)) walk.broken = "the mask and advance() differ";
+    }
+    walk.ended = matcher.accepting();
+    return walk;
+}
+
 Result<Json> random_answer(const Probe& probe, const JsonObject& request) {
     std::vector<ToolSpec> tools;
     const AnswerShape shape = shape_of(request.at("shape").get_object(), tools);
@@ -125,7 +140,9 @@ Result<Json> random_answer(const Probe& probe, const JsonObject& request) {
     if (const Json* given = json_find(request, "hints"))
         for (const Json& hint : given->get_array()) hints.emplace_back(hint.get_string());
     Walker walker(probe.tokenizer, static_cast<uint32_t>(number(request, "seed", 1)), hints);
-    const Walk walk = walker.run(matcher, static_cast<int>(number(request, "steps", 500)));
+    const Json* replayed = json_find(request, "replay");
+    const Walk walk = replayed ? replay(probe.tokenizer, matcher, replayed->get_string())
+                               : walker.run(matcher, static_cast<int>(number(request, "steps", 500)));
 
     AnswerSplitter splitter(shape.format, tools, shape.starts_in_reasoning);
     std::vector<AnswerPart> parts;
