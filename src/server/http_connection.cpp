@@ -266,6 +266,7 @@ class Connection final : public HttpConnection,
         status_ = 0;
         bytes_ = 0;
         trace_ = host_.began();
+        trace_->note([&](RequestFacts& facts) { facts.key = request_.key; });
     }
     void run() {
         begin_answer();

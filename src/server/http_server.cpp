@@ -44,7 +44,10 @@ class Server final : public HttpServer, public HttpHost {
             [&](GateRules& rules) { rules.table = std::make_shared<const RouteTable>(std::move(routes)); });
     }
     void set_keys(KeyRing keys) override {
-        change([&](GateRules& rules) { rules.keys = std::move(keys); });
+        change([&](GateRules& rules) {
+            if (rules.keys) keys.keep_labels(*rules.keys);
+            rules.keys = std::move(keys);
+        });
     }
     void set_state(ServerState state) override {
         change([&](GateRules& rules) { rules.state = state; });

@@ -56,10 +56,11 @@ Result<KeyRing> KeyRing::parse(std::string_view text, const std::string& source)
         if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
         line = trimmed(line);
         if (line.empty() || line[0] == '#') continue;
-        TRY(ring.hashes_.emplace_back(), parse_line(line, fmt::format("{}, line {}", source, number)));
+        TRY(const Digest hash, parse_line(line, fmt::format("{}, line {}", source, number)));
+        ring.keys_.push_back({hash, ++ring.last_number_});
         if (ring.size() > kMaxKeys) return bad_input("{}: more than {} keys", source, kMaxKeys);
     }
-    if (ring.hashes_.empty()) return bad_input("{}: the file holds no key, expected one a line", source);
+    if (ring.keys_.empty()) return bad_input("{}: the file holds no key, expected one a line", source);
     return ring;
 }
 
@@ -76,10 +77,19 @@ Result<KeyRing> KeyRing::load(const std::string& path) {
 std::optional<std::string> KeyRing::find(std::string_view shown) const {
     const Digest hash = digest_of(shown);
     size_t found = 0;
-    for (size_t i = 0; i < hashes_.size(); ++i)
-        if (equal_in_constant_time(hash, hashes_[i])) found = i + 1;
+    for (const Key& key : keys_)
+        if (equal_in_constant_time(hash, key.hash)) found = key.number;
     if (found == 0) return std::nullopt;
     return fmt::format("key-{}", found);
+}
+
+void KeyRing::keep_labels(const KeyRing& before) {
+    last_number_ = before.last_number_;
+    for (Key& key : keys_) {
+        const auto known = std::find_if(before.keys_.begin(), before.keys_.end(),
+                                        [&](const Key& old) { return old.hash == key.hash; });
+        key.number = known != before.keys_.end() ? known->number : ++last_number_;
+    }
 }
 
 }  // namespace sparkinfer

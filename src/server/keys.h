@@ -20,10 +20,19 @@ class KeyRing {
     // Which key `shown` is, as a label that tells nothing about it: "key-1" is the file's first. Looks at all
     // of them, whichever it is.
     std::optional<std::string> find(std::string_view shown) const;
-    size_t size() const { return hashes_.size(); }
+    size_t size() const { return keys_.size(); }
+
+    // After the file was read again: a key keeps the label it had, and none gets that of another one, since
+    // what a key has left behind (stored responses, cached prompts) goes by its label.
+    void keep_labels(const KeyRing& before);
 
   private:
-    std::vector<Digest> hashes_;
+    struct Key {
+        Digest hash;
+        size_t number;
+    };
+    std::vector<Key> keys_;
+    size_t last_number_ = 0;
 };
 
 }  // namespace sparkinfer

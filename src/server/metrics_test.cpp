@@ -141,8 +141,14 @@ class SpokenService final : public Service {
   public:
     const ModelCard& card() const override { return card_; }
     const Tokenizer& tokenizer() const override { std::abort(); }
-    ApiResult<std::shared_ptr<Prepared>> prepare(const ChatRequest&) override { return ApiError{}; }
-    ApiResult<std::shared_ptr<Prepared>> prepare(const TextRequest&) override { return ApiError{}; }
+    ApiResult<std::shared_ptr<Prepared>> prepare(const ChatRequest& request) override {
+        salts.push_back(request.cache_salt);
+        return std::make_shared<Prepared>();
+    }
+    ApiResult<std::shared_ptr<Prepared>> prepare(const TextRequest& request) override {
+        salts.push_back(request.cache_salt);
+        return std::make_shared<Prepared>();
+    }
     ApiResult<std::string> render(const ChatRequest&) override { return ApiError{}; }
     ApiResult<std::shared_ptr<RunningAnswer>> start(std::shared_ptr<Prepared>, std::string,
                                                     AnswerSink sink) override {
@@ -152,6 +158,7 @@ class SpokenService final : public Service {
     }
     AnswerSink speak;
     bool full = false;
+    std::vector<std::string> salts;
 
   private:
     ModelCard card_;
@@ -194,6 +201,24 @@ TEST(ObservedService, ARequestIsToldOnceWhenAllOfItIsOver) {
     EXPECT_EQ(told[0].finish, "cancelled");
     EXPECT_GE(told[0].first_token_s, told[0].queue_s);
     EXPECT_GE(told[0].last_token_s, told[0].first_token_s);
+}
+
+// Risk: by the speed of an answer one tenant learns what another one has asked.
+TEST(ObservedService, RequestsOfDifferentKeysShareNoCache) {
+    Metrics metrics(figures);
+    SpokenService spoken;
+    const auto observed = observe(spoken, metrics);
+    for (const char* key : {"", "key-1", "key-2"}) {
+        const auto trace = std::make_shared<RequestTrace>(RequestTrace::Told());
+        trace->note([&](RequestFacts& facts) { facts.key = key; });
+        const RequestTrace::Scope scope(trace);
+        ChatRequest chat;
+        chat.cache_salt = "mine";
+        ASSERT_TRUE(observed->prepare(chat).ok());
+        ASSERT_TRUE(observed->prepare(TextRequest{}).ok());
+    }
+    EXPECT_EQ(spoken.salts,
+              (std::vector<std::string>{"mine", "", "key-1\nmine", "key-1\n", "key-2\nmine", "key-2\n"}));
 }
 
 }  // namespace

@@ -90,10 +90,10 @@ class ObservedService final : public Service {
     const ModelCard& card() const override { return service_.card(); }
     const Tokenizer& tokenizer() const override { return service_.tokenizer(); }
     ApiResult<std::shared_ptr<Prepared>> prepare(const ChatRequest& request) override {
-        return service_.prepare(request);
+        return prepare_apart(request);
     }
     ApiResult<std::shared_ptr<Prepared>> prepare(const TextRequest& request) override {
-        return service_.prepare(request);
+        return prepare_apart(request);
     }
     ApiResult<std::string> render(const ChatRequest& request) override { return service_.render(request); }
     ApiResult<std::shared_ptr<RunningAnswer>> start(std::shared_ptr<Prepared> prepared, std::string answer_id,
@@ -112,6 +112,16 @@ class ObservedService final : public Service {
     }
 
   private:
+    template <class Request>
+    ApiResult<std::shared_ptr<Prepared>> prepare_apart(const Request& request) {
+        const auto trace = RequestTrace::current();
+        const std::string key = trace ? trace->facts().key : "";
+        if (key.empty()) return service_.prepare(request);
+        Request apart = request;
+        apart.cache_salt = key + '\n' + apart.cache_salt;
+        return service_.prepare(apart);
+    }
+
     Service& service_;
     Metrics& metrics_;
 };

@@ -1,4 +1,6 @@
-// observed_service.h — a service that takes the times of its answers for metrics, log and dashboard.
+// observed_service.h — a service that knows which HTTP request it works for: it takes the times of its
+// answers for metrics, log and dashboard, and keeps what different API keys leave in the prefix cache apart,
+// so that nobody can tell by its speed what others have asked.
 #pragma once
 #include <memory>
 
