@@ -91,7 +91,8 @@ function create(node) {
 // Typeset where all of it is known, else its source.
 function math_element({ text, display }) {
     const tree = to_mathml(text, display);
-    const element = h(display ? "div" : "span", { class: `math${display ? " display" : ""}${tree ? "" : " source"}`, title: tree ? text : null });
+    const kind = display ? " display" : text.length > 60 ? " wide" : ""; // formulas do not break: a wide one scrolls
+    const element = h(display ? "div" : "span", { class: `math${kind}${tree ? "" : " source"}`, title: tree ? text : null });
     element.append(tree ? mathml(tree) : text);
     return element;
 }
