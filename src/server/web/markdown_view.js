@@ -22,6 +22,8 @@ export class MarkdownView {
 
     // Shows `text`. When it continues what is shown, blocks before the last one are not looked at again.
     update(text, streaming) {
+        if (text === this.text && streaming === this.streaming) return;
+        this.streaming = streaming;
         const grows = text.startsWith(this.text);
         const keep = grows ? Math.max(this.blocks.length - 1, 0) : 0;
         const from = keep > 0 ? this.blocks[keep].start : 0;
