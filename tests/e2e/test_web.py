@@ -280,7 +280,9 @@ def test_errors_are_said_in_words_with_a_way_on(page, mock):
     page.click(".notice .button")
     page.wait(IDLE + " && document.querySelector('.answer').innerText.trim() === 'whole'")
     assert page.js("document.querySelectorAll('.notice').length") == 0
-    assert page.js("document.querySelectorAll('.assistant').length") == 1, "trying again makes no version"
+    assert last(page, ".branch").split() == ["3/3"], "what came before it failed is kept as a version"
+    page.click(".assistant [aria-label='Previous version']")
+    assert answers(page) == ["ha"]
 
 
 def test_a_busy_server_is_asked_again(page, mock):
@@ -386,6 +388,36 @@ def test_everything_works_by_keyboard(page, mock):
     wanted = ["skip-link", "brand", "new-chat", "search", "open-settings", "theme", "idea", "input", "thinking"]
     positions = [seen.index(name) for name in wanted]
     assert positions == sorted(positions), seen
+
+
+def test_text_files_become_part_of_the_message_and_a_draft_stays(page, mock):
+    drop = """{ const data = new DataTransfer(); data.items.add(new File([%s], %s));
+                document.dispatchEvent(new DragEvent('drop', {dataTransfer: data, bubbles: true, cancelable: true})); }"""
+    page.click("#input")
+    page.type("Look:")
+    page.js(drop % (json.dumps("x = '```'\r\ny = 2\n"), "'a.py'"))
+    page.wait("document.querySelector('#input').value.includes('y = 2')")
+    page.js(drop % ("new Uint8Array([255, 0, 1])", "'image.png'"))
+    page.wait("document.querySelector('.toast')?.innerText.includes('“image.png” is not text.')")
+    page.reload()
+    page.wait("document.querySelector('#input').value.startsWith('Look:')")
+    page.click("#send")
+    page.wait(IDLE + " && document.querySelector('.answer')")
+    assert mock.requests[0]["messages"][0]["content"] == "Look:\n\na.py\n````py\nx = '```'\ny = 2\n````"
+
+
+def test_a_deleted_conversation_is_not_brought_back_by_its_answer(page, mock):
+    hold = Hold()
+    mock.answers.append([*text("begun"), hold, *text("ended"), *DONE])
+    say(page, "to be deleted", wait=False)
+    page.wait("document.querySelector('.answer')?.innerText.includes('begun')")
+    page.js("document.querySelector('[aria-label=\"Delete to be deleted\"]').click()")
+    assert mock.gone.wait(10), "its request goes on"
+    hold.go.set()
+    page.wait("document.querySelector('.welcome') && document.querySelectorAll('.entry').length === 0")
+    page.reload()
+    page.wait("document.querySelector('.empty')")
+    assert page.js("document.querySelectorAll('.entry').length") == 0
 
 
 def test_two_tabs_share_the_list(browser, page, mock):

@@ -1,5 +1,6 @@
 // app.js — the chat page: ties conversations, answers under way, and what is on the screen together.
 import { is_ready, list_models } from "./api.js";
+import { bind_attachments } from "./attach.js";
 import { add_assistant, add_user, checked, context_used, new_conversation, shown_path, switch_branch } from "./conversation.js";
 import { announce, format_count, icon } from "./dom.js";
 import { fit } from "./message_view.js";
@@ -12,6 +13,7 @@ import { Thread, welcome } from "./thread.js";
 
 const at = (id) => document.getElementById(id);
 const kSaveMs = 1000;
+const kDraft = "sparkinfer.draft";
 
 class App {
     constructor(store) {
@@ -22,6 +24,7 @@ class App {
         this.conversation = new_conversation();
         this.frame = 0;
         this.dirty = new Set();
+        this.removed = new Set(); // ids of conversations that a run must not bring back
         this.input = at("input");
         this.thread = new Thread({ scroller: at("scroller"), list: at("messages"), jump: at("jump") }, this.message_actions());
         this.sidebar = new Sidebar(store, { rename: (id, t) => this.rename(id, t), remove: (id) => this.remove(id), export_one: (id) => this.export_one(id) });
@@ -34,9 +37,10 @@ class App {
     message_actions() {
         return {
             switch: (node, step) => { switch_branch(this.conversation, node, step); this.keep(); this.show(); },
-            edit: (node, text) => { if (!this.busy()) this.ask(node.parent, text); },
-            regenerate: (node) => { if (!this.busy()) this.answer(node.parent); },
-            retry: (node) => { if (!this.busy()) this.answer(node.parent, node); },
+            edit: (node, text) => { this.stop(); this.ask(node.parent, text); },
+            regenerate: (node) => { this.stop(); this.answer(node.parent); },
+            // What had come before it failed is kept as a version.
+            retry: (node) => { this.stop(); this.answer(node.parent, node.content || node.reasoning || node.calls.length ? undefined : node); },
             stop: (node) => this.runs.get(node.id)?.stop(),
             result: (node, index, text) => this.give_result(node, index, text),
             open_settings: (focus) => this.settings_view.open(focus),
@@ -57,8 +61,7 @@ class App {
     async answer(parent, node = add_assistant(this.conversation, parent)) {
         const { conversation } = this;
         Object.assign(node, { content: "", reasoning: "", calls: [], state: "waiting", failure: null, note: "", stats: {} });
-        const model = at("model").value || this.models[0]?.id || "default";
-        const run = new Run(conversation, node, { settings: this.settings, model, changed: (n, ended) => this.run_changed(run, n, ended) });
+        const run = new Run(conversation, node, { settings: this.settings, model: () => this.model(), changed: (n, ended) => this.run_changed(run, n, ended) });
         this.runs.set(node.id, run);
         this.thread.follows = true;
         this.show();
@@ -67,6 +70,12 @@ class App {
         location.replace(`#${conversation.id}`);
         this.mark_running();
         await run.run();
+    }
+
+    // The model that is chosen. Asked for when a request is sent: after a restart it may be another.
+    async model() {
+        if (!this.models.length) await this.load_models();
+        return at("model").value || "default";
     }
 
     run_changed(run, node, ended) {
@@ -146,6 +155,15 @@ class App {
     typed() {
         fit(this.input);
         this.show_send();
+        try { sessionStorage.setItem(kDraft, this.input.value); } catch { /* a reload forgets it */ }
+    }
+
+    // Adds a text that came from a file.
+    attach(text) {
+        const before = this.input.value;
+        this.input.value = before && !before.endsWith("\n") ? `${before}\n\n${text}` : before + text;
+        this.typed();
+        this.input.focus();
     }
 
     submit() {
@@ -173,8 +191,7 @@ class App {
     async follow_address() {
         const id = location.hash.slice(1);
         if (id === this.conversation.id) return;
-        const running = [...this.runs.values()].find((run) => run.conversation.id === id)?.conversation;
-        const found = running ?? (id ? await this.store.get(id) : null);
+        const found = id ? await this.find(id) : null;
         if (id && !found) history.replaceState(null, "", location.pathname + location.search);
         this.conversation = found ?? new_conversation();
         for (const node of Object.values(this.conversation.nodes)) {
@@ -205,6 +222,7 @@ class App {
     }
 
     async save(conversation) {
+        if (this.removed.has(conversation.id)) return;
         try {
             await this.store.put(conversation);
         } catch (error) {
@@ -212,20 +230,28 @@ class App {
         }
     }
 
+    // The one object of a conversation that is shown or answered, else a copy from the store.
+    async find(id) {
+        if (this.conversation.id === id) return this.conversation;
+        return [...this.runs.values()].find((run) => run.conversation.id === id)?.conversation ?? this.store.get(id);
+    }
+
     async rename(id, title) {
-        const conversation = this.conversation.id === id ? this.conversation : await this.store.get(id);
+        const conversation = await this.find(id);
         Object.assign(conversation, { title, named: true });
         await this.save(conversation);
         this.show();
     }
 
     async remove(id) {
-        const conversation = await this.store.get(id);
+        const conversation = await this.find(id);
+        this.removed.add(id);
         for (const run of this.runs.values()) if (run.conversation.id === id) run.stop();
         await this.store.remove(id);
         if (this.conversation.id === id) this.new_chat();
         await this.sidebar.refresh();
         toast(`“${conversation.title}” is deleted.`, "Undo", async () => {
+            this.removed.delete(id);
             await this.save(conversation);
             location.hash = id;
             this.sidebar.refresh();
@@ -233,7 +259,10 @@ class App {
     }
 
     async remove_all() {
-        for (const run of this.runs.values()) run.stop();
+        for (const run of this.runs.values()) {
+            this.removed.add(run.conversation.id);
+            run.stop();
+        }
         await this.store.clear();
         this.new_chat();
         this.sidebar.refresh();
@@ -254,7 +283,10 @@ class App {
             const data = JSON.parse(await file.text());
             const list = Array.isArray(data) ? data : Array.isArray(data.conversations) ? data.conversations : [data];
             const conversations = list.map(checked);
-            for (const c of conversations) await this.store.put(c);
+            for (const c of conversations) {
+                this.removed.delete(c.id);
+                await this.store.put(c);
+            }
             this.sidebar.refresh();
             toast(`${conversations.length} conversation${conversations.length === 1 ? "" : "s"} imported.`);
         } catch (error) {
@@ -332,6 +364,7 @@ function bind_composer(app) {
         if (app.busy()) app.stop();
         else app.submit();
     });
+    bind_attachments({ button: at("attach"), input: at("files"), area: input, take: (text) => app.attach(text), complain: (text) => toast(text) });
     at("thinking").addEventListener("click", () => {
         const next = { auto: "on", on: "off", off: "auto" };
         app.settings.thinking = next[app.settings.thinking];
@@ -387,6 +420,7 @@ async function start() {
     await app.follow_address();
     app.opened();
     if (!app.store.persistent) toast("This browser keeps no data for this page: conversations end with the tab.");
+    try { app.input.value = sessionStorage.getItem(kDraft) ?? ""; } catch { /* no draft */ }
     app.typed();
     if (!app.sidebar.narrow.matches) app.input.focus();
     await app.load_models();

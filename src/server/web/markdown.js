@@ -140,14 +140,14 @@ class BlockParser {
             const item = kItem.exec(this.lines[this.at]);
             if (!item || item[2].at(-1) !== kind || kRule.test(this.lines[this.at])) break;
             const { lines, gap } = this.item_lines(item);
-            items.push(lines);
-            const inner_gap = lines.slice(0, -1).some((l, i) => is_blank(l) && !is_blank(lines[i + 1]));
             const next = kItem.exec(this.lines[this.at] ?? "");
-            loose ||= (gap && next && next[2].at(-1) === kind) || (inner_gap && !lines.some((l) => kFence.test(l)));
+            items.push(this.list_item(lines));
+            // Loose: blank lines between items, or between the blocks of one.
+            loose ||= items.at(-1).loose || (gap && next !== null && next[2].at(-1) === kind);
         }
         const start = first[3] !== undefined && first[3] !== "1" ? { start: String(Number(first[3])) } : {};
-        const last = items.length - 1;
-        const nodes = items.map((lines, i) => this.list_item(lines, loose, i === last));
+        const tight = (blocks) => blocks.flatMap((b) => (b.tag === "p" ? b.children : [b]));
+        const nodes = items.map(({ blocks, box }) => node("li", box ? { class: "task" } : {}, [...(box ? [box, " "] : []), ...(loose ? blocks : tight(blocks))]));
         return node(first[3] === undefined ? "ul" : "ol", start, nodes);
     }
 
@@ -174,15 +174,16 @@ class BlockParser {
         return { lines, gap };
     }
 
-    list_item(lines, loose, last) {
+    // The blocks of one item; `box`: of a task.
+    list_item(lines) {
         const task = /^\[([ xX])\][ \t]+/.exec(lines[0]);
         if (task) lines = [lines[0].slice(task[0].length), ...lines.slice(1)];
-        const open = this.streaming && last && this.at >= this.lines.length;
-        const blocks = new BlockParser(lines, this.depth + 1, open).run().map((b) => b.node);
-        const children = loose ? blocks : blocks.flatMap((b) => (b.tag === "p" ? b.children : [b]));
-        if (!task) return node("li", {}, children);
-        const done = task[1] !== " ";
-        return node("li", { class: "task" }, [node("span", { class: done ? "box done" : "box" }, [done ? "☑" : "☐"]), " ", ...children]);
+        const open = this.streaming && this.at >= this.lines.length;
+        const blocks = new BlockParser(lines, this.depth + 1, open).run();
+        const loose = blocks.some((b, i) => i > 0 && is_blank(lines[b.line - 1]));
+        const done = task && task[1] !== " ";
+        const box = task && node("span", { class: done ? "box done" : "box" }, [done ? "☑" : "☐"]);
+        return { blocks: blocks.map((b) => b.node), loose, box };
     }
 
     math() {

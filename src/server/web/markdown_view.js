@@ -22,6 +22,8 @@ export class MarkdownView {
 
     // Shows `text`. When it continues what is shown, blocks before the last one are not looked at again.
     update(text, streaming) {
+        if (text === this.text && streaming === this.streaming) return;
+        this.streaming = streaming;
         const grows = text.startsWith(this.text);
         const keep = grows ? Math.max(this.blocks.length - 1, 0) : 0;
         const from = keep > 0 ? this.blocks[keep].start : 0;
@@ -91,7 +93,8 @@ function create(node) {
 // Typeset where all of it is known, else its source.
 function math_element({ text, display }) {
     const tree = to_mathml(text, display);
-    const element = h(display ? "div" : "span", { class: `math${display ? " display" : ""}${tree ? "" : " source"}`, title: tree ? text : null });
+    const kind = display ? " display" : text.length > 60 ? " wide" : ""; // formulas do not break: a wide one scrolls
+    const element = h(display ? "div" : "span", { class: `math${kind}${tree ? "" : " source"}`, title: tree ? text : null });
     element.append(tree ? mathml(tree) : text);
     return element;
 }

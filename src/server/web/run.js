@@ -8,11 +8,12 @@ const kPauseS = [1, 2, 3, 5];
 const seconds_since = (start) => (performance.now() - start) / 1000;
 
 export class Run {
-    // `changed(node, ended)` is called after every step; `settings` and `model` are taken as they are now.
+    // `changed(node, ended)` is called after every step; `settings` are taken as they are now, `model()` is asked.
     constructor(conversation, node, { settings, model, changed }) {
         this.conversation = conversation;
         this.node = node;
-        this.body = request_body(conversation, node.parent, settings, model);
+        this.body = request_body(conversation, node.parent, settings, "");
+        this.model = model;
         this.changed = changed;
         this.abort = new AbortController();
         this.retry_at = 0; // when it tries again, 0: it is not waiting
@@ -52,6 +53,7 @@ export class Run {
 
     async stream() {
         const { node } = this;
+        this.body.model = await this.model();
         const start = performance.now();
         let first = 0, last = 0;
         node.stats = {};
