@@ -29,7 +29,7 @@ def mixed(rng):
         "completion": ("/v1/completions", {"model": "x", "prompt": words, "max_tokens": tokens}),
         "score": ("/v1/completions", {"model": "x", "prompt": words, "max_tokens": 0, "echo": True, "logprobs": 1}),
         "messages": ("/v1/messages", {"model": "x", "messages": messages[1:], "max_tokens": tokens}),
-        "responses": ("/v1/responses", {"model": "x", "input": words, "max_output_tokens": max(16, tokens)}),
+        "responses": ("/v1/responses", {"model": "x", "input": words, "store": False, "max_output_tokens": max(16, tokens)}),
         "tokenize": ("/tokenize", {"content": words}),
         "json": ("/v1/chat/completions", {**chat, "max_tokens": 40, "response_format": {"type": "json_object"}}),
         "bad": ("/v1/chat/completions", {**chat, "temperature": "hot"}),

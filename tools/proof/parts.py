@@ -53,7 +53,7 @@ def agent_part(name):
         if wrong:
             raise RuntimeError(f"{len(wrong)} problems: {wrong[0]}\n" + "\n".join(wrong))
         figures = {"turns": len(told["turns"]), "retries": 0,
-                   "largest_prompt": max(turn["usage"][0] for turn in told["turns"] if turn["usage"])}
+                   "largest_prompt": max(event["prompt_tokens"] for event in told["script"])}
         if checks.agents.AGENTS[name].caches:
             figures["least_share_cached"] = f"{100 * checks.cached_share(told['turns']):.1f} %"
         return figures
