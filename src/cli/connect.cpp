@@ -13,7 +13,9 @@ constexpr uint64_t kMaxConfigBytes = 16 << 20;
 
 Result<int> run_command(const ConnectOptions& o, Session& session) {
     TRY(const AgentClient client, agent_client(o.client));
-    ServerAccess server{.model = o.model, .context = o.context.value_or(0)};
+    ServerAccess server;
+    server.model = o.model;
+    server.context = o.context.value_or(0);
     TRY(server.url, server_url(o.url));
     if (o.key_file) {
         TRY(const std::string text, read_text_file(*o.key_file, 1 << 20));
