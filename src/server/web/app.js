@@ -245,6 +245,7 @@ class App {
 
     async remove(id) {
         const conversation = await this.find(id);
+        if (!conversation) return this.sidebar.refresh(); // another tab was faster
         this.removed.add(id);
         for (const run of this.runs.values()) if (run.conversation.id === id) run.stop();
         await this.store.remove(id);
