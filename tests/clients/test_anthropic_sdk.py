@@ -5,7 +5,7 @@ Risk: an answer that only our own tests can read.
 
 import anthropic
 import pytest
-from conftest import WEATHER
+from sdk_script import WEATHER
 
 TOOL = {"name": "weather", "description": "The weather of a city.", "input_schema": WEATHER}
 ANSWER = "My favourite colour is blue."

@@ -7,8 +7,8 @@ import json
 
 import openai
 import pytest
-from conftest import WEATHER
 from pydantic import BaseModel
+from sdk_script import WEATHER
 
 TOOL = {"type": "function", "function": {"name": "weather", "description": "The weather of a city.", "parameters": WEATHER}}
 ANSWER = "My favourite colour is blue."
