@@ -129,6 +129,7 @@ struct ServeOptions {
     std::optional<int64_t> context, slots, chunk;
     std::optional<int64_t> kv_memory, checkpoint_memory, host_cache;  // bytes
     bool no_prefix_cache = false, deterministic = false;
+    std::optional<std::string> cache_file;
     std::string backend = "auto";
     std::optional<int64_t> threads;
     StoredTypes stored;

@@ -161,7 +161,16 @@ class Serving {
         const size_t cut = server_->load().requests;
         server_->stop();
         if (cut > 0) log_warning("{} requests were cut off", cut);
+        if (o_.cache_file && !model_->engine->failed()) save_cache(*o_.cache_file);
         log_info("stopped");
+    }
+    void save_cache(const std::string& path) {
+        Result<void> saved = out_of_resources("not saved");
+        const auto called = model_->engine->call([&](Engine& engine) { saved = engine.save_cache(path); });
+        const Result<void>& result = called.ok() ? saved : called;
+        if (!result.ok())
+            return log_error("what requests have in common is not kept: {}", result.error().message);
+        log_info("{}: wrote what requests have in common", path);
     }
 
     void reload_keys() {

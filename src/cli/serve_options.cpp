@@ -46,6 +46,9 @@ void bind_model(Binder& b, ServeOptions& o) {
             "host memory for beginnings of requests that the device has no room for (default: none on a CPU)",
             o.host_cache);
     b.flag("--no-prefix-cache", "compute every prompt from its beginning", o.no_prefix_cache);
+    b.text("--cache-file", "FILE",
+           "keep the beginnings of requests over a restart: read at the start, written at a clean end",
+           o.cache_file);
     b.flag("--deterministic", "the same bits whatever else runs, on every backend; slower on a GPU",
            o.deterministic);
     b.backend(o.backend);
@@ -86,6 +89,8 @@ Result<void> check_serve(const ServeOptions& o) {
                            o.tls_cert ? "--tls-cert" : "--tls-key");
     if (o.chunk && *o.chunk % 64 != 0)
         return usage_error("--chunk is '{}', expected a multiple of 64", *o.chunk);
+    if (o.cache_file && o.no_prefix_cache)
+        return usage_error("--cache-file keeps what --no-prefix-cache does without, expected one of them");
     if (!o.api_key_file && !o.insecure)
         for (const std::string& host : o.hosts)
             if (!is_loopback(host))

@@ -41,6 +41,10 @@ Result<std::unique_ptr<ServedModel>> ServedModel::open(const ServeOptions& o, co
     TRY(std::unique_ptr<Engine> engine, session.engine(o.model, *model->backend, options));
     model->page_bytes = kPageTokens * machine.bytes_per_token;
 
+    if (o.cache_file && std::filesystem::exists(*o.cache_file)) {
+        TRY_VOID(engine->load_cache(*o.cache_file));
+        log_info("{}: read what requests have in common", *o.cache_file);
+    }
     model->engine = std::make_unique<EngineThread>(std::move(engine));
     ServiceOptions service;
     service.id = model_id(o.model);

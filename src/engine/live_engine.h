@@ -125,7 +125,7 @@ class LiveEngine final : public Engine {
     double prefill_row_s_ = 0;  // measured; 0: not yet
     std::vector<Event> events_;
     std::optional<Error> failed_;  // between two steps; the next one tells
-    EngineStats counts_;  // those that only grow, and of the last step
+    EngineStats counts_;           // those that only grow, and of the last step
     struct Verified {
         RequestId request;
         std::vector<TokenId> tokens;  // that the rows fed

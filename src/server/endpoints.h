@@ -9,7 +9,6 @@
 
 namespace sparkinfer {
 
-
 // GET /v1/models, GET /v1/models/{id}: the context length under every name that clients look for.
 Handler list_models(Service& service);
 Handler show_model(Service& service);

@@ -14,7 +14,7 @@ namespace sparkinfer {
 struct ServiceOptions {
     std::string id;  // the model's name
     std::vector<std::string> aliases = {};
-    int32_t trained_context = 0, vocab = 0;  // the model's
+    int32_t trained_context = 0, vocab = 0;   // the model's
     SamplingParams sampling = {};             // what requests leave unsaid; its seed is not used
     size_t replay_bytes = size_t(256) << 20;  // of remembered answers
 };
