@@ -11,10 +11,10 @@ namespace sparkinfer {
 
 // The server as a client is to use it.
 struct ServerAccess {
-    std::string url;      // "http://127.0.0.1:8080": no slash at the end, no /v1
-    std::string model;    // a name that the server knows
-    std::string key;      // empty: it asks for none
-    int64_t context = 0;  // most tokens of a request; 0: not said
+    std::string url = {};    // "http://127.0.0.1:8080": no slash at the end, no /v1
+    std::string model = {};  // a name that the server knows
+    std::string key = {};    // empty: it asks for none
+    int64_t context = 0;     // most tokens of a request; 0: not said
 };
 
 enum class AgentClient { claude, codex, opencode, qwen, aider };
