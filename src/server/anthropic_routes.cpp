@@ -34,7 +34,6 @@ ApiResult<Call> prepare(Service& service, const ApiOptions& options, const HttpR
     TRY(const Json body, parse_body(http));
     TRY(MessagesRequest request, parse_messages(body));
     TRY_VOID(check_model(service.card(), request.chat.model, options));
-    request.chat.cache_salt = cache_scope(http, request.chat.cache_salt);
     TRY(std::shared_ptr<Prepared> prepared, service.prepare(request.chat));
     prepared->notices.insert(prepared->notices.begin(), request.notices.begin(), request.notices.end());
     return Call{std::move(request), std::move(prepared)};

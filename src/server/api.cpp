@@ -37,10 +37,6 @@ int64_t unix_now() {
     return std::chrono::duration_cast<std::chrono::seconds>(since).count();
 }
 
-std::string cache_scope(const HttpRequest& request, const std::string& salt) {
-    return request.key.empty() ? salt : request.key + "\n" + salt;
-}
-
 std::string system_fingerprint(const ModelCard& card) {
     uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
     for (const char c : fmt::format("{} {} {} {}", card.id, card.context, card.vocab, card.chat_template))

@@ -32,9 +32,6 @@ std::string make_id(std::string_view prefix);
 
 int64_t unix_now();  // seconds
 
-// What requests must share to share a cache: the API key that was shown and the salt that the client gave.
-std::string cache_scope(const HttpRequest& request, const std::string& salt);
-
 // The same for all answers of a model as it was loaded.
 std::string system_fingerprint(const ModelCard& card);
 

@@ -21,9 +21,8 @@ PumpOrder order_for(const HttpRequest& request, std::string answer_id, bool stre
 ApiResult<void> answer_chat(Service& service, const ApiOptions& options, const HttpRequest& request,
                             const std::shared_ptr<Responder>& responder) {
     TRY(const Json body, parse_body(request));
-    TRY(ChatCall call, parse_chat(body));
+    TRY(const ChatCall call, parse_chat(body));
     TRY_VOID(check_model(service.card(), call.request.model, options));
-    call.request.cache_salt = cache_scope(request, call.request.cache_salt);
     TRY(std::shared_ptr<Prepared> prepared, service.prepare(call.request));
     const ChatRequest& r = call.request;
     ChatHead head{make_id("chatcmpl-"), unix_now(), service.card().id, system_fingerprint(service.card())};
@@ -51,7 +50,7 @@ ApiError which_prompt(ApiError error, size_t index, size_t prompts) {
 ApiResult<void> answer_completion(Service& service, const ApiOptions& options, const HttpRequest& request,
                                   const std::shared_ptr<Responder>& responder) {
     TRY(const Json body, parse_body(request));
-    TRY(CompletionCall call, parse_completion(body));
+    TRY(const CompletionCall call, parse_completion(body));
     const TextRequest& first = call.requests.front();
     TRY_VOID(check_model(service.card(), first.model, options));
     CompletionHead head{make_id("cmpl-"), unix_now(), service.card().id, system_fingerprint(service.card())};
@@ -59,7 +58,6 @@ ApiResult<void> answer_completion(Service& service, const ApiOptions& options, c
     head.logprobs = first.params.logprobs >= 0;
     PumpOrder order = order_for(request, head.id, call.stream.stream, first.params.n);
     for (size_t i = 0; i < call.requests.size(); ++i) {
-        call.requests[i].cache_salt = cache_scope(request, call.requests[i].cache_salt);
         ApiResult<std::shared_ptr<Prepared>> prepared = service.prepare(call.requests[i]);
         if (!prepared.ok()) return which_prompt(prepared.error(), i, call.requests.size());
         order.prepared.push_back(std::move(prepared).value());

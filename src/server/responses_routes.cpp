@@ -104,7 +104,6 @@ ApiResult<void> Responses::try_create(const HttpRequest& http,
                             .echo = request.echo,
                             .namespaces = request.namespaces,
                             .encrypted_reasoning = request.encrypted_reasoning});
-    request.chat.cache_salt = cache_scope(http, request.chat.cache_salt);
     const ApiResult<std::shared_ptr<Prepared>> prepared = service_.prepare(request.chat);
     if (!prepared.ok()) {
         if (!request.stream || prepared.error().code != "context_length_exceeded") return prepared.error();
