@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 
-WAIT_S = 40    # on a machine that builds at the same time
+WAIT_S = 120    # on a machine that builds at the same time
 KEYS = {
     "Enter": ("Enter", 13, "\r"), "Escape": ("Escape", 27, ""), "Tab": ("Tab", 9, ""), "ArrowUp": ("ArrowUp", 38, ""),
     "/": ("Slash", 191, "/"), " ": ("Space", 32, " "),
