@@ -338,10 +338,3 @@ impl GrammarMatcher {
         self.keep(accepting)
     }
 }
-
-// Compiled grammars are copied from several threads at once.
-const _: fn() = || {
-    fn shared<T: Send + Sync>() {}
-    shared::<GrammarEnv>();
-    shared::<GrammarMatcher>();
-};
