@@ -29,7 +29,7 @@ std::string in_words(IntRange r) {
     return fmt::format("an integer from {} to {}", r.low, r.high);
 }
 
-std::string in_words(NumberRange r) {
+std::string in_words(FieldRange r) {
     if (r.open_low) return fmt::format("a number above {} and up to {}", r.low, r.high);
     return fmt::format("a number from {} to {}", r.low, r.high);
 }
@@ -85,7 +85,7 @@ ApiResult<int64_t> int_value(const Json& value, std::string path, IntRange range
     return *i;
 }
 
-ApiResult<double> number_value(const Json& value, std::string path, NumberRange range) {
+ApiResult<double> number_value(const Json& value, std::string path, FieldRange range) {
     const std::optional<double> d = to_number(value);
     if (!d) return wrong_field(std::move(path), value, in_words(range));
     // Written so that NaN fails.
@@ -123,7 +123,7 @@ ApiResult<std::optional<int64_t>> Fields::integer(std::string_view key, IntRange
     });
 }
 
-ApiResult<std::optional<double>> Fields::number(std::string_view key, NumberRange range) const {
+ApiResult<std::optional<double>> Fields::number(std::string_view key, FieldRange range) const {
     return if_there<double>(*this, key, [&](const Json& value, std::string path) {
         return number_value(value, std::move(path), range);
     });

@@ -21,7 +21,7 @@ struct IntRange {
     int64_t low = INT64_MIN, high = INT64_MAX;  // both allowed
 };
 
-struct NumberRange {
+struct FieldRange {
     double low, high;  // both allowed, unless
     bool open_low = false;
 };
@@ -39,7 +39,7 @@ ApiResult<std::string> string_value(const Json& value, std::string path);
 ApiResult<bool> bool_value(const Json& value, std::string path);
 // Whole numbers, also written as 3.0.
 ApiResult<int64_t> int_value(const Json& value, std::string path, IntRange range = {});
-ApiResult<double> number_value(const Json& value, std::string path, NumberRange range);
+ApiResult<double> number_value(const Json& value, std::string path, FieldRange range);
 ApiResult<const JsonArray*> array_value(const Json& value, std::string path);
 
 // An object of a request and where it lies in it. A view. A field that is null counts as missing.
@@ -57,7 +57,7 @@ class Fields {
     ApiResult<std::optional<std::string>> string(std::string_view key) const;
     ApiResult<std::optional<bool>> boolean(std::string_view key) const;
     ApiResult<std::optional<int64_t>> integer(std::string_view key, IntRange range = {}) const;
-    ApiResult<std::optional<double>> number(std::string_view key, NumberRange range) const;
+    ApiResult<std::optional<double>> number(std::string_view key, FieldRange range) const;
     ApiResult<const JsonArray*> array(std::string_view key) const;  // null: missing
     ApiResult<std::optional<Fields>> fields(std::string_view key) const;
     // A list of strings, or one string; empty: missing.
