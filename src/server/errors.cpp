@@ -67,9 +67,9 @@ Json error_json(std::string_view path, const ApiError& error, std::string_view r
     const std::string message = message_of(error, anthropic, request_id);
     if (anthropic) {
         inner["type"] = anthropic_type(error.status);
-        inner["message"] = error.param.empty() || error.code == "context_length_exceeded"
-                               ? message
-                               : error.param + ": " + message;
+        const bool names_field = error.param.empty() || message.starts_with(error.param);
+        inner["message"] =
+            names_field || error.code == "context_length_exceeded" ? message : error.param + ": " + message;
         outer["type"] = "error";
         outer["error"] = std::move(inner);
         if (!request_id.empty()) outer["request_id"] = request_id;
