@@ -157,8 +157,8 @@ bool eventually(Condition condition) {
 
 // Risk: events get lost, doubled, mixed up or out of order under many submitters.
 TEST(EngineThreads, EveryRequestHearsItsOwnEvents) {
+    Ear ear;  // outlives the thread that calls it
     Rig rig;
-    Ear ear;
     std::map<RequestId, std::pair<int32_t, int32_t>> wanted;
     std::mutex mutex;
     std::vector<std::thread> clients;
@@ -190,8 +190,8 @@ TEST(EngineThreads, EveryRequestHearsItsOwnEvents) {
 
 // Risk: the queue has no end, or its places are never given back.
 TEST(EngineThreads, QueueIsBounded) {
+    Ear ear;  // outlives the thread that calls it
     Rig rig(2, 3);
-    Ear ear;
     rig.engine->blocked = true;
     std::vector<RequestId> ids;
     for (int i = 0; i < 3; ++i) ids.push_back(rig->submit(request(i, 2), ear.sink()).value());
@@ -212,8 +212,8 @@ TEST(EngineThreads, QueueIsBounded) {
 
 // Risk: a slow reader slows the engine down.
 TEST(EngineThreads, SlowSinksDoNotStopTheEngine) {
+    Ear ear;  // outlives the thread that calls it
     Rig rig;
-    Ear ear;
     std::atomic<int> slow = 0;
     const RequestId id = rig->submit(request(1, 100),
                                      [&](const Event& e) {
@@ -228,8 +228,8 @@ TEST(EngineThreads, SlowSinksDoNotStopTheEngine) {
 
 // Risk: without work the thread spins.
 TEST(EngineThreads, IdleThreadSleeps) {
+    Ear ear;  // outlives the thread that calls it
     Rig rig;
-    Ear ear;
     ASSERT_TRUE(rig->submit(request(1, 3), ear.sink()).ok());
     ASSERT_TRUE(ear.wait_for_ends(1));
     const int64_t steps = rig.engine->steps;
@@ -240,8 +240,8 @@ TEST(EngineThreads, IdleThreadSleeps) {
 
 // Risk: a failed device leaves requests hanging, or the server takes more of them.
 TEST(EngineThreads, FailureEndsEverything) {
+    Ear ear;  // outlives the thread that calls it
     Rig rig(2);
-    Ear ear;
     rig.engine->fail_at = 5;
     for (int i = 0; i < 6; ++i)
         if (!rig->submit(request(i, 1000), ear.sink()).ok()) {
@@ -262,8 +262,8 @@ TEST(EngineThreads, FailureEndsEverything) {
 
 // Risk: work between steps runs elsewhere or is not waited for.
 TEST(EngineThreads, CallsRunBetweenSteps) {
+    Ear ear;  // outlives the thread that calls it
     Rig rig;
-    Ear ear;
     ASSERT_TRUE(rig->submit(request(1, 1 << 30), ear.sink()).ok());
     for (int i = 0; i < 20; ++i) {
         const Engine* seen = nullptr;
@@ -274,8 +274,8 @@ TEST(EngineThreads, CallsRunBetweenSteps) {
 
 // Risk: a draining server takes new work, drops what is under way, or never ends.
 TEST(EngineThreads, DrainsAndStops) {
+    Ear ear;  // outlives the thread that calls it
     Rig rig;
-    Ear ear;
     const RequestId id = rig->submit(request(1, 50), ear.sink()).value();
     rig->drain();
     EXPECT_FALSE(rig->submit(request(2, 2), ear.sink()).ok());

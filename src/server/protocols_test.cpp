@@ -146,7 +146,8 @@ TEST(Protocols, ErrorsAreTheProtocols) {
     const auto unknown = server.ask("POST", "/v1/messages", R"({"model":"nobody",)" + hi);
     EXPECT_EQ(unknown->status, 404);
     EXPECT_EQ(server.json(unknown).at("error").as_object().at("type"), Json("not_found_error"));
-    EXPECT_EQ(server.ask("POST", "/v1/messages", R"({"model":"sparkinfer",)" + hi)->misuse, 0);
+    server.service.scripts = {says("hello")};
+    EXPECT_EQ(server.ask("POST", "/v1/messages", R"({"model":"sparkinfer",)" + hi)->status, 200);
     server.service.no_prepare = ApiError{400, "context_length_exceeded", "messages", "long", 0, 9000, 4096};
     const auto over = server.ask("POST", "/v1/messages", R"({"model":"tiny",)" + hi);
     EXPECT_EQ(over->status, 400);
