@@ -54,6 +54,7 @@ Result<void> LiveEngine::advance() {
 }
 
 Result<void> LiveEngine::drain() {
+    if (failed_) return *failed_;
     const Result<void> drained = collect_all();
     if (!drained.ok()) failed_ = drained.error();
     return drained;

@@ -159,7 +159,12 @@ class HashDevice final : public Backend {
         ++finished_;
         const bool fails = fail_at == 0;
         if (fail_at >= 0) --fail_at;
-        if (fails) return internal_error("the device has failed in a test");
+        if (fails) {
+            // Nothing of what was queued behind it happens either.
+            queue_.clear();
+            finished_ = queued_;
+            return internal_error("the device has failed in a test");
+        }
         work();
         return {};
     }
