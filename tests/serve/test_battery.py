@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 from battery import BATTERY
-from oracles import ORACLES
+from differential import ORACLES
 from soak import soak
 
 SCALE = 0.1

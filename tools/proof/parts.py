@@ -14,7 +14,7 @@ import behind
 import checks
 import conformance
 import evaluation
-import oracles
+import differential
 import soak
 from server import BUILD, LENIENT, ROOT, Server, tiny_model
 
@@ -164,7 +164,7 @@ PARTS = [
     Part("sdks", "the official Python SDKs: chat, streams, tools, structured output, errors", sdk_versions, run_sdks),
     *(agent_part(name) for name in AGENT_NAMES),
     *(attack_part(check) for check in battery.BATTERY),
-    *(oracle_part(check) for check in oracles.ORACLES),
+    *(oracle_part(check) for check in differential.ORACLES),
     Part("soak", "5,000 mixed requests after a warm-up, memory grows by 1 % at most", sparkinfer_version, run_soak),
     Part("killed_save", "kill -9 in the middle of saving loses no file that was there", sparkinfer_version,
          lambda folder: gtests("serve_cases_test", "SavedCache.*")),
