@@ -195,13 +195,14 @@ Flight Scheduler::plan_apart() {
 }
 
 std::vector<RequestId> Scheduler::prefill_order() const {
-    std::vector<RequestId> order;
-    for (RequestId id : live_)
-        if (find(id)->explicit_rows_left()) order.push_back(id);
-    const auto left = [&](RequestId id) { return find(id)->explicit_end - find(id)->fed; };
+    std::vector<std::pair<int32_t, size_t>> waiting;  // rows left, place among the live
+    for (size_t i = 0; i < live_.size(); ++i)
+        if (const Sequence& s = *find(live_[i]); s.explicit_rows_left())
+            waiting.emplace_back(s.explicit_end - s.fed, i);
     if (plans_ % 4 >= 2)
-        std::stable_sort(order.begin(), order.end(),
-                         [&](RequestId a, RequestId b) { return left(a) < left(b); });
+        std::sort(waiting.begin(), waiting.end());  // the shortest first, of equals the oldest
+    std::vector<RequestId> order;
+    for (const auto& [left, place] : waiting) order.push_back(live_[place]);
     return order;
 }
 

@@ -262,8 +262,11 @@ void QwenXmlGrammar::add_order(const std::vector<Value>& values) {
 
 Result<std::string> QwenXmlGrammar::add() {
     TRY_VOID(collect(root_, true, 0));
-    std::stable_sort(arguments_.begin(), arguments_.end(),
-                     [](const Argument& a, const Argument& b) { return a.required > b.required; });
+    std::vector<Argument> required_first;
+    for (const bool required : {true, false})
+        for (Argument& argument : arguments_)
+            if (argument.required == required) required_first.push_back(std::move(argument));
+    arguments_ = std::move(required_first);
     if (arguments_.size() > kBits)
         TRY_VOID(relax("/properties",
                        fmt::format("of more than {} arguments it is not enforced which come", kBits)));
