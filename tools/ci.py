@@ -25,7 +25,7 @@ PYTHON = str(ROOT / ".venv" / "bin" / "python")
 SANITIZED = ["core", "quant", "load", "ops", "cpu", "model", "engine"]
 SANITIZED_TEST_S = 15 * 60
 LOG_CHARS = 20_000    # of a failed run's output, its end
-# Tests with programs of others: coding agents from npm, HAProxy. Part of `check` alone.
+# Tests with programs of others (coding agents from npm, HAProxy): part of `make proof`.
 CLIENTS = ["tests/agents", "tests/proxy"]
 
 
@@ -199,10 +199,9 @@ def main():
     built = build_and_test(totals)
     if check:
         if built:
-            totals.part("clients", pytest("clients", *CLIENTS))
             sanitizers(totals)
         else:
-            totals.skip("clients, asan", "the release build failed")
+            totals.skip("asan build", "the release build failed")
         totals.part("kernels", step(sys.executable, "tools/check_kernels.py"))
         totals.part("clang-tidy", step(sys.executable, "tools/ci_tidy.py"))
     return totals.close()

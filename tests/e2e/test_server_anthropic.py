@@ -17,6 +17,7 @@ def user(text):
 
 
 ASK = [user("Name three colours.")]
+GREEDY = {"temperature": 0}  # this SDK has no parameter for it any more
 
 
 def client_of(server):
@@ -40,7 +41,7 @@ def tool_client(binary, smollm2, tmp_path_factory):
 
 
 def ask(client, messages=ASK, **more):
-    return client.messages.create(**{"model": "sparkinfer", "max_tokens": 24, "temperature": 0, "messages": messages, **more})
+    return client.messages.create(**{"model": "sparkinfer", "max_tokens": 24, "extra_body": GREEDY, "messages": messages, **more})
 
 
 def prompt_tokens(usage):
@@ -55,7 +56,7 @@ def text_of(message):
 def test_stream_and_message_agree(client):
     whole = ask(client)
     assert whole.type == "message" and whole.role == "assistant" and text_of(whole)
-    with client.messages.stream(model="sparkinfer", max_tokens=24, temperature=0, messages=ASK) as stream:
+    with client.messages.stream(model="sparkinfer", max_tokens=24, extra_body=GREEDY, messages=ASK) as stream:
         kinds = [event.type for event in stream]
         final = stream.get_final_message()
     assert text_of(final) == text_of(whole)
@@ -117,7 +118,7 @@ def test_tools(tool_client):
     assert first.stop_reason == "tool_use"
     (call,) = [block for block in first.content if block.type == "tool_use"]
     assert call.name == "read_file" and set(call.input) == {"path", "lines"} and isinstance(call.input["lines"], int)
-    with tool_client.messages.stream(model="sparkinfer", temperature=0, messages=ASK, **forced) as stream:
+    with tool_client.messages.stream(model="sparkinfer", extra_body=GREEDY, messages=ASK, **forced) as stream:
         pieces = "".join(event.partial_json for event in stream if event.type == "input_json")
         final = stream.get_final_message()
     assert pieces.startswith("{") and pieces.endswith("}")
@@ -139,7 +140,7 @@ def test_errors(client):
         ask(client, model="somebody-else")
     assert unknown.value.body["error"]["type"] == "not_found_error" and "somebody-else" in str(unknown.value)
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
-    for field, more in [("max_tokens", {"max_tokens": -1}), ("temperature", {"temperature": 9}),
+    for field, more in [("max_tokens", {"max_tokens": -1}), ("temperature", {"extra_body": {"temperature": 9}}),
                         ("messages[0].content[0]", {"messages": [user([image])]}),
                         ("messages[0].role", {"messages": [{"role": "robot", "content": "x"}]})]:
         with pytest.raises(anthropic.BadRequestError) as bad:
