@@ -202,6 +202,7 @@ std::vector<RequestId> Scheduler::prefill_order() const {
     if (plans_ % 4 >= 2)
         std::sort(waiting.begin(), waiting.end());  // the shortest first, of equals the oldest
     std::vector<RequestId> order;
+    order.reserve(waiting.size());
     for (const auto& [left, place] : waiting) order.push_back(live_[place]);
     return order;
 }

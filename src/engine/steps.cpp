@@ -44,9 +44,9 @@ void LiveEngine::end_all() {
 Result<void> LiveEngine::advance() {
     if (failed_) return *std::exchange(failed_, std::nullopt);
     scheduler_->confirm();
-    const Result<void> filled = fill();
+    Result<void> filled = fill();
     if (cache_ && cache_->trouble()) return *cache_->trouble();
-    TRY_VOID(filled);
+    TRY_VOID(std::move(filled));
     if (!scheduler_->flights().empty()) TRY_VOID(collect());
     // The next step's masked rows know their last token now; the device need not wait for the next call.
     if (!scheduler_->flights().empty()) TRY_VOID(finish_select(scheduler_->flights().front()));

@@ -162,6 +162,7 @@ TEST(EngineThreads, EveryRequestHearsItsOwnEvents) {
     std::map<RequestId, std::pair<int32_t, int32_t>> wanted;
     std::mutex mutex;
     std::vector<std::thread> clients;
+    clients.reserve(4);
     for (int c = 0; c < 4; ++c)
         clients.emplace_back([&, c] {
             for (int i = 0; i < 50; ++i) {
@@ -194,6 +195,7 @@ TEST(EngineThreads, QueueIsBounded) {
     Rig rig(2, 3);
     rig.engine->blocked = true;
     std::vector<RequestId> ids;
+    ids.reserve(3);
     for (int i = 0; i < 3; ++i) ids.push_back(rig->submit(request(i, 2), ear.sink()).value());
     auto refused = rig->submit(request(9, 2), ear.sink());
     ASSERT_FALSE(refused.ok());
