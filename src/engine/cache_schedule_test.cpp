@@ -12,10 +12,21 @@ namespace {
 constexpr int32_t kContext = 320;
 
 // From the command line, or what CI has time for.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SPARKINFER_SLOW_BUILD
+#endif
+#endif
+#ifdef SPARKINFER_SLOW_BUILD
+constexpr int kSchedules = 2000;  // with sanitizers each takes ten times as long
+#else
+constexpr int kSchedules = 20000;
+#endif
+
 int schedules_wanted() {
     for (const std::string& argument : testing::internal::GetArgvs())
         if (argument.starts_with("--schedules=")) return std::atoi(argument.c_str() + 12);
-    return 20000;
+    return kSchedules;
 }
 
 struct Totals {
