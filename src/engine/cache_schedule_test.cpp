@@ -105,10 +105,10 @@ class Schedule {
             p = t.request.prompt;
             if (pick(4) == 0) return p;
             for (const Said& said : t.got.said) p.push_back(said.token);
-            if (pick(3) == 0) p.resize(size_t(1 + pick(int32_t(p.size()))));
+            if (pick(3) == 0) p.resize(size_t(1) + size_t(pick(int32_t(p.size()))));
         }
         for (TokenId token : tokens(1 + pick(60))) p.push_back(token);
-        if (p.size() > size_t(kContext - 2)) p.resize(size_t(1 + pick(kContext - 2)));
+        if (p.size() > size_t(kContext - 2)) p.resize(size_t(1) + size_t(pick(kContext - 2)));
         return p;
     }
 
