@@ -54,6 +54,7 @@ class Lowering {
     Lowering(const DeviceInfo& device, std::byte* arena) : device_(device), arena_(arena) {}
 
     const DeviceInfo& device() const { return device_; }
+    bool dry() const { return arena_ == nullptr; }  // no address is real
 
     template <class Argument>
     void add(void (*kernel)(Argument), dim3 grid, dim3 block, uint32_t shared,

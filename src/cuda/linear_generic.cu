@@ -1,5 +1,6 @@
 #include "cuda/linear_generic.cuh"
 #include "cuda/linear_slab.h"
+#include "cuda/many_rows.h"
 
 namespace sparkinfer::cuda {
 
@@ -33,7 +34,7 @@ void add_linears_generic(Lowering& l, std::span<const GenericLinear> parts) {
 }
 
 void lower(Lowering& l, const NormLinear& op) {
-    if (lower_slab(l, op)) return;
+    if (lower_slab(l, op) || lower_many(l, op)) return;
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols());
     float* n = l.scratch<float>(int64_t(rows) * width);  // [T, D]
     add_rms_norm(l, rows,
@@ -47,7 +48,7 @@ void lower(Lowering& l, const NormLinear& op) {
 }
 
 void lower(Lowering& l, const LinearAdd& op) {
-    if (lower_slab(l, op)) return;
+    if (lower_slab(l, op) || lower_many(l, op)) return;
     add_linear_generic(l, {static_cast<const float*>(op.x.data), static_cast<float*>(op.y.data), op.x.stride,
                            op.y.stride, op.w, nullptr, op.x.rows(), 1, true});
 }
@@ -67,7 +68,7 @@ __global__ void __launch_bounds__(256) glu(const Glu p) {
 }
 
 void lower(Lowering& l, const LinearGlu& op) {
-    if (lower_slab(l, op)) return;
+    if (lower_slab(l, op) || lower_many(l, op)) return;
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols()), ffn = op.gate.out;
     float* n = l.scratch<float>(int64_t(rows) * width);
     float* gate = l.scratch<float>(int64_t(rows) * ffn);

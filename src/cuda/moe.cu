@@ -2,90 +2,11 @@
 // (ops.h: MoeGlu, MoeDownAdd)
 #include "cuda/lib/math.cuh"
 #include "cuda/linear_generic.cuh"
+#include "cuda/expert_order.h"
+#include "cuda/many_rows.h"
 #include "cuda/moe_slab.h"
 
 namespace sparkinfer::cuda {
-
-struct Route {
-    StepView step;
-    SlotsView slots;
-    const float* logits;  // [T, E]
-    int64_t stride;
-    Router router;
-    int32_t experts;
-    int32_t* id;    // [T, K]; -1 for absent rows
-    float* weight;  // [T, K]
-};
-
-// A warp per row: K times the best of what is left, ties to the lower expert.
-// Kernel     route: 48 registers
-__global__ void __launch_bounds__(32) route(const Route p) {
-    extern __shared__ float score[];
-    wait_for_predecessor();
-    const int r = blockIdx.x, lane = threadIdx.x, k = p.router.top_k;
-    if (!live_row(p.step, p.slots, r).present) {
-        for (int j = lane; j < k; j += 32) p.id[r * k + j] = -1, p.weight[r * k + j] = 0;
-        return;
-    }
-    const float* logits = p.logits + r * p.stride;
-    const float* bias = static_cast<const float*>(p.router.bias.data);
-    float most = -INFINITY;
-    for (int e = lane; e < p.experts; e += 32) most = fmaxf(most, logits[e]);
-    most = warp_max(most);
-    double sum = 0;
-    for (int e = lane; e < p.experts; e += 32) {
-        score[e] = p.router.scoring == Scoring::softmax ? expf(logits[e] - most) : sigmoid(logits[e]);
-        sum += score[e];
-    }
-    sum = warp_sum(sum);
-    if (p.router.scoring == Scoring::softmax)
-        for (int e = lane; e < p.experts; e += 32) score[e] = float(double(score[e]) / sum);
-    double total = 0;
-    for (int j = 0; j < k; ++j) {
-        float best = -INFINITY;
-        int id = p.experts;
-        for (int e = lane; e < p.experts; e += 32) {
-            float v = score[e] < 0 ? -INFINITY : score[e] + (bias ? bias[e] : 0.0f);  // < 0: taken
-            if (v != v) v = -INFINITY;
-            if (score[e] >= 0 && (id == p.experts || v > best)) best = v, id = e;
-        }
-#pragma unroll
-        for (int m = 16; m; m >>= 1) {
-            const float v = __shfl_xor_sync(kWholeWarp, best, m);
-            const int o = __shfl_xor_sync(kWholeWarp, id, m);
-            if (o < p.experts && (id >= p.experts || v > best || (v == best && o < id))) best = v, id = o;
-        }
-        id = id < p.experts ? id : 0;  // only when every score is NaN
-        if (lane == id % 32) {
-            p.id[r * k + j] = id;
-            p.weight[r * k + j] = score[id];
-        }
-        total += double(__shfl_sync(kWholeWarp, lane == id % 32 ? score[id] : 0.0f, id % 32));
-        __syncwarp();
-        if (lane == id % 32) score[id] = -1;
-        __syncwarp();
-    }
-    for (int j = lane; j < k; j += 32) {
-        float w = p.weight[r * k + j];
-        if (p.router.renormalise) w = float(double(w) / total);
-        p.weight[r * k + j] = w * p.router.scale;
-    }
-}
-
-struct Routed {
-    int32_t* id;
-    float* weight;
-};
-template <class Op>
-static Routed add_route(Lowering& l, const Op& op) {
-    const int32_t rows = op.logits.rows(), k = op.router.top_k, experts = int32_t(op.logits.cols());
-    Routed routed{l.scratch<int32_t>(int64_t(rows) * k), l.scratch<float>(int64_t(rows) * k)};
-    l.add(route, dim3(rows), dim3(32), experts * 4,
-          {op.step, op.slots, static_cast<const float*>(op.logits.data), op.logits.stride, op.router, experts,
-           routed.id, routed.weight},
-          "route");
-    return routed;
-}
 
 struct ExpertGlu {
     const float* gate;
@@ -106,9 +27,9 @@ __global__ void __launch_bounds__(256) expert_glu(const ExpertGlu p) {
 }
 
 void lower(Lowering& l, const MoeGlu& op) {
-    if (lower_slab(l, op)) return;
+    if (lower_slab(l, op) || lower_many(l, op)) return;
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols()), k = op.router.top_k, ffn = op.gate.out;
-    const Routed routed = add_route(l, op);
+    const Routed routed = add_route(l, op.step, op.slots, op.logits, op.router);
     float* n = l.scratch<float>(int64_t(rows) * width);
     float* gate = l.scratch<float>(int64_t(rows) * k * ffn);
     float* up = l.scratch<float>(int64_t(rows) * k * ffn);
@@ -151,9 +72,9 @@ __global__ void __launch_bounds__(256) combine(const Combine p) {
 void add_glu_rows(Lowering& l, const Tensor& gate, const Tensor& up, float* y, Activation activation);
 
 void lower(Lowering& l, const MoeDownAdd& op) {
-    if (lower_slab(l, op)) return;
+    if (lower_slab(l, op) || lower_many(l, op)) return;
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols()), k = op.router.top_k, ffn = op.down.in;
-    const Routed routed = add_route(l, op);
+    const Routed routed = add_route(l, op.step, op.slots, op.logits, op.router);
     float* down = l.scratch<float>(int64_t(rows) * k * width);
     add_linear_generic(l, {static_cast<const float*>(op.h.data), down, op.h.stride, width, op.down, routed.id,
                            rows * k, 1, false, k, ffn});

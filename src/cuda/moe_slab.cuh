@@ -78,7 +78,7 @@ __device__ __forceinline__ void glu_produce(const MoeGluSlab& p, GluShared& s, f
     const int lane = threadIdx.x % 32;
     GluPiece mine = start, end = start;
     mine.advance(p, min(lane, count - 1)), end.advance(p, count - 1);
-    ExpertOrder order;
+    ExpertRanking order;
 #pragma unroll 1
     for (int r = start.row - 1; r <= end.row; ++r) {
         if (r == start.row) {
@@ -253,7 +253,7 @@ __device__ __forceinline__ void down_route(const MoeDownSlab& p, DownShared& s, 
                                            int item_bytes) {
     const MoeDownAdd& o = p.op;
     const int lane = threadIdx.x % 32, k = o.router.top_k, bytes = p.items * item_bytes;
-    ExpertOrder order;
+    ExpertRanking order;
     order.load(o.router, o.logits.row(r), p.experts);
     best_experts(order, k, s.id, s.score);
     if (lane < k)

@@ -1,6 +1,7 @@
 // output.cu — what a step answers with.   (ops.h: Output)
 #include "cuda/linear_generic.cuh"
 #include "cuda/linear_slab.h"
+#include "cuda/many_rows.h"
 #include "cuda/output_stages.cuh"
 
 namespace sparkinfer::cuda {
@@ -51,8 +52,9 @@ static void add_logits(Lowering& l, const Output& op, const Tensor& to, int32_t 
     if (first == 0 && lower_slab_head(l, op, to)) return;
     const int32_t rows = to.rows(), width = int32_t(op.x.cols());
     int32_t* source = l.scratch<int32_t>((rows + 31) / 32 * 32);
-    float* n = l.scratch<float>(int64_t(rows) * width);
     l.add(output_rows, dim3((rows + 31) / 32), dim3(32), 0, {op.step, source, first}, "rows");
+    if (lower_many_head(l, op, to, source)) return;
+    float* n = l.scratch<float>(int64_t(rows) * width);
     add_rms_norm(l, rows,
                  {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data),
                   n, width, op.eps, source});

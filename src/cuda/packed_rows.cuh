@@ -34,7 +34,7 @@ struct PackedRows {
 struct ExpertOrder {
     int32_t* place;  // [pairs] -1: the row is absent
     int32_t* pair;   // [places] -1: nothing lies there
-    int4* tile;      // {expert, first place, pairs, 0}: at most tile_rows places of one expert
+    int4* tile;       // {expert, first place, pairs, 0}: at most tile_rows places of one expert
     int32_t* tiles;  // how many there are
     int32_t places, most_tiles, tile_rows;
 };

@@ -9,9 +9,9 @@ namespace sparkinfer::cuda {
 constexpr int kMostExperts = 256, kMostTopK = 16;
 
 // The order of a row's experts, expert 32·i + lane in entry i of a lane.
-struct ExpertOrder {
+struct ExpertRanking {
     uint32_t key[kMostExperts / 32];  // orders as the score (+ bias) does, NaN last; 0: not there
-    __device__ __forceinline__ ExpertOrder() {
+    __device__ __forceinline__ ExpertRanking() {
 #pragma unroll
         for (uint32_t& k : key) k = 0;
     }
@@ -37,7 +37,7 @@ struct ExpertOrder {
 // id [top_k] and, unless null, score [top_k] (shared memory), best first, ties to the lower expert. Takes the
 // best out of `s` one by one. REQUIRES: a whole warp, top_k ≤ E ≤ kMostExperts. Without a bias softmax orders
 // as logits do.
-__device__ __forceinline__ void best_experts(ExpertOrder& s, int top_k, int32_t* id, float* score) {
+__device__ __forceinline__ void best_experts(ExpertRanking& s, int top_k, int32_t* id, float* score) {
     constexpr int kEach = kMostExperts / 32;
     const int lane = threadIdx.x % 32;
 #pragma unroll 1

@@ -1,0 +1,103 @@
+// moe_many.cu — experts over many rows: rows in the order of their experts, one grouped product each way, and the
+// weighted sum of what comes back.   (ops.h: MoeGlu, MoeDownAdd)
+#include "cuda/expert_order.h"
+#include "cuda/lib/math.cuh"
+#include "cuda/lib/pdl.cuh"
+#include "cuda/linear_generic.cuh"
+#include "cuda/many_rows.h"
+#include "cuda/slab_gemm.h"
+
+namespace sparkinfer::cuda {
+namespace {
+
+struct CombinePlaces {
+    const float* down;           // [places, D] of the experts
+    const float* shared;         // [T, D] or null
+    const float* shared_scalar;  // [T, 1] or null
+    int64_t scalar_stride;
+    const int32_t* place;  // [T, K]
+    const float* weight;   // [T, K]
+    float* x;              // [T, D]
+    int64_t stride;
+    int32_t width, k;
+};
+// x[t] += Σ_j weight · down[place], in the order of j, + the shared expert. Four columns a thread.
+// Kernel     combine_places: 40 registers
+__global__ void __launch_bounds__(256) combine_places(const CombinePlaces p) {
+    wait_for_predecessor();
+    let_successor_start();
+    const int r = blockIdx.y, i = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
+    const int32_t* place = p.place + int64_t(r) * p.k;
+    if (i >= p.width || place[0] < 0) return;
+    float4 sum = make_float4(0, 0, 0, 0);
+    const auto add = [&](float w, const float* from) {
+        const float4 v = *reinterpret_cast<const float4*>(from + i);
+        sum.x = fmaf(w, v.x, sum.x), sum.y = fmaf(w, v.y, sum.y);
+        sum.z = fmaf(w, v.z, sum.z), sum.w = fmaf(w, v.w, sum.w);
+    };
+#pragma unroll 4
+    for (int j = 0; j < p.k; ++j) add(p.weight[r * p.k + j], p.down + int64_t(place[j]) * p.width);
+    if (p.shared)
+        add(p.shared_scalar ? sigmoid(p.shared_scalar[r * p.scalar_stride]) : 1.0f,
+            p.shared + int64_t(r) * p.width);
+    float4* x = reinterpret_cast<float4*>(p.x + r * p.stride + i);
+    float4 y = *x;
+    y.x += sum.x, y.y += sum.y, y.z += sum.z, y.w += sum.w;
+    *x = y;
+}
+
+}  // namespace
+
+void add_glu_rows(Lowering& l, const Tensor& gate, const Tensor& up, float* y, Activation activation);
+
+bool lower_many(Lowering& l, const MoeGlu& op) {
+    const int32_t rows = op.x.rows(), k = op.router.top_k;
+    if (rows <= kFewRows || op.gate.pairing != Pairing::gate || !has_slab_gemm(op.gate) ||
+        op.y.stride != op.y.cols())
+        return false;
+    const Routed routed = add_route(l, op.step, op.slots, op.logits, op.router, &op.y);
+    const ExpertOrder order = add_expert_order(l, routed.id, rows * k, op.gate.experts, kExpertTileRows);
+    const PackedRows x = pack_places(l, normed_rows_of(op.x, op.norm, op.eps), order, k);
+    add_expert_gemm(l, x, order, {op.gate, static_cast<float*>(op.y.data), op.gate.out}, SlabMode::glu, true);
+    return true;
+}
+
+// The shared expert's output [T, D], null without one.
+static float* add_shared(Lowering& l, const MoeDownAdd& op) {
+    if (!op.shared_down.data) return nullptr;
+    const int32_t rows = op.x.rows(), width = int32_t(op.x.cols());
+    float* y = l.scratch<float>(int64_t(rows) * width);
+    if (has_slab_gemm(op.shared_down)) {
+        RowSource h = rows_of(op.shared_gate);
+        h.up = static_cast<const float*>(op.shared_up.data);
+        h.up_stride = op.shared_up.stride;
+        h.activation = op.activation;
+        const Product product{op.shared_down, y, width};
+        add_slab_gemm(l, pack_rows(l, h), rows, {&product, 1}, SlabMode::store);
+    } else {
+        float* h = l.scratch<float>(int64_t(rows) * op.shared_down.in);
+        add_glu_rows(l, op.shared_gate, op.shared_up, h, op.activation);
+        add_linear_generic(l, {h, y, op.shared_down.in, width, op.shared_down, nullptr, rows, 1, false});
+    }
+    return y;
+}
+
+bool lower_many(Lowering& l, const MoeDownAdd& op) {
+    const int32_t rows = op.x.rows(), k = op.router.top_k, width = int32_t(op.x.cols());
+    if (rows <= kFewRows || !has_slab_gemm(op.down)) return false;
+    const Routed routed = add_route(l, op.step, op.slots, op.logits, op.router);
+    const ExpertOrder order = add_expert_order(l, routed.id, rows * k, op.down.experts, kExpertTileRows);
+    RowSource h = rows_of(op.h);
+    h.rows = rows * k, h.columns = op.down.in, h.inner = k, h.inner_stride = op.down.in;
+    const PackedRows packed = pack_places(l, h, order, 1);
+    float* down = l.scratch<float>(int64_t(order.places) * width);
+    add_expert_gemm(l, packed, order, {op.down, down, width}, SlabMode::store, false);
+    const float* shared = add_shared(l, op);
+    l.add(combine_places, dim3((width / 4 + 255) / 256, rows), dim3(256), 0,
+          {down, shared, static_cast<const float*>(op.shared_scalar.data), op.shared_scalar.stride, order.place,
+           routed.weight, static_cast<float*>(op.x.data), op.x.stride, width, k},
+          "combine");
+    return true;
+}
+
+}  // namespace sparkinfer::cuda

@@ -1,0 +1,165 @@
+#include "cuda/pack_rows.h"
+
+#include "cuda/lib/math.cuh"
+#include "cuda/lib/pdl.cuh"
+#include "cuda/lib/reduce.cuh"
+#include "cuda/lib/slab_half.cuh"
+
+namespace sparkinfer::cuda {
+namespace {
+
+struct Pack {
+    RowSource from;
+    PackedRows to;
+    const int32_t* place;  // [rows, each] or null
+    int32_t each;
+    double inverse_columns;
+    bool aligned;  // all source rows, to 16 bytes
+};
+
+// Eight columns of a row, before the norm.
+struct Eight {
+    float v[8];
+};
+__device__ __forceinline__ void load_eight(Eight& e, const float* x, bool aligned) {
+    if (aligned) {
+        const float4 a = *reinterpret_cast<const float4*>(x), b = *reinterpret_cast<const float4*>(x + 4);
+        e = {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) e.v[i] = x[i];
+    }
+}
+
+// 1 / sqrt of a positive number that may be too great for a float: its exponent is halved by hand.
+__device__ __forceinline__ float inverse_root(double x) {
+    const int high = __double2hiint(x), half = ((high >> 20) - 1023) >> 1;
+    const float mantissa = float(__hiloint2double(high - (half << 21), __double2loint(x)));  // [1, 4)
+    return __frsqrt_rn(mantissa) * power_of_two(min(max(-half, -126), 126));
+}
+
+template <int kThreads>
+__device__ __forceinline__ double row_sum(double v, double* part) {
+    return kThreads == 32 ? warp_sum(v) : block_sum(v, part);
+}
+template <int kThreads>
+__device__ __forceinline__ float row_max(float v, float* part) {
+    return kThreads == 32 ? warp_max(v) : block_max(v, part, 0.0f);
+}
+
+// kThreads: of a row. A first pass for the norm, one for the greatest value, one that writes; what was read stays
+// in registers where a row has no more than kKept · 8 columns a thread.
+// Kernel     pack: 56 registers, 384 bytes
+template <int kThreads, int kKept>
+__global__ void __launch_bounds__(256) pack(const Pack p) {
+    __shared__ double part_sum[32];
+    __shared__ float part_max[32];
+    wait_for_predecessor();
+    let_successor_start();
+    const RowSource& f = p.from;
+    const int r = blockIdx.x * (256 / kThreads) + threadIdx.x / kThreads, own = threadIdx.x % kThreads;
+    if (r >= f.rows) return;  // whole warps, and whole blocks where a block has one row
+    const int source = f.gather ? f.gather[r] : r, chunks = f.columns / 8;
+    const float* x = f.x + source / f.inner * f.x_stride + source % f.inner * f.inner_stride;
+    const float* up = f.up ? f.up + source * f.up_stride : nullptr;
+    Eight kept[kKept];
+    const auto get = [&](int c, Eight& e) {
+        load_eight(e, x + 8 * c, p.aligned);
+        if (!up) return;
+        Eight u;
+        load_eight(u, up + 8 * c, p.aligned);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) e.v[i] = activate(f.activation, e.v[i]) * u.v[i];
+    };
+    float scale = 1;
+#pragma unroll
+    for (int i = 0; i < kKept; ++i)
+        if (own + i * kThreads < chunks) get(own + i * kThreads, kept[i]);
+    const auto each_chunk = [&](auto&& body) {
+#pragma unroll
+        for (int i = 0; i < kKept; ++i)
+            if (own + i * kThreads < chunks) body(own + i * kThreads, kept[i]);
+        for (int c = own + kKept * kThreads; c < chunks; c += kThreads) {
+            Eight e;
+            get(c, e);
+            body(c, e);
+        }
+    };
+    if (f.norm) {
+        double sum = 0;
+        each_chunk([&](int, const Eight& e) {
+#pragma unroll
+            for (int i = 0; i < 8; ++i) sum += double(e.v[i]) * double(e.v[i]);
+        });
+        sum = row_sum<kThreads>(sum, part_sum);
+        scale = inverse_root(sum * p.inverse_columns + double(f.eps));
+    }
+    const auto value = [&](int c, const Eight& e, int i) {
+        return f.norm ? e.v[i] * scale * f.norm[8 * c + i] : e.v[i];
+    };
+    float most = 0;
+    each_chunk([&](int c, const Eight& e) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) most = fmaxf(most, fabsf(value(c, e, i)));
+    });
+    most = row_max<kThreads>(most, part_max);
+    // 2^power takes `most` into [2^14, 2^15); subnormal rows stay as small as they are.
+    const int exponent = int(__float_as_uint(most) >> 23 & 255) - 127;
+    const int power = exponent == 128 ? 0 : min(14 - exponent, 126);
+    const float by = power_of_two(power), undo = power_of_two(-power);
+    const int32_t* places = p.place ? p.place + int64_t(r) * p.each : nullptr;
+    each_chunk([&](int c, const Eight& e) {
+        uint4 word;
+        uint32_t* w = &word.x;
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            w[i] = half2_of(value(c, e, 2 * i) * by, value(c, e, 2 * i + 1) * by);
+        for (int j = 0; j < p.each; ++j) {
+            const int to = places ? places[j] : r;
+            if (to >= 0) *reinterpret_cast<uint4*>(p.to.data + p.to.chunk_at(to, c)) = word;
+        }
+    });
+    for (int j = own; j < p.each; j += kThreads) {
+        const int to = places ? places[j] : r;
+        if (to >= 0) p.to.factor[to] = undo;
+    }
+}
+
+bool aligned(const void* p, int64_t stride) { return reinterpret_cast<uintptr_t>(p) % 16 == 0 && stride % 4 == 0; }
+
+PackedRows add_pack(Lowering& l, const RowSource& source, int32_t rows, const int32_t* place, int32_t each) {
+    PackedRows to{};
+    to.padded = (rows + kPackRows - 1) / kPackRows * kPackRows;
+    to.columns = (source.columns + kPackColumns - 1) / kPackColumns * kPackColumns;
+    // Readers take rows by sixteens.
+    to.data = l.scratch<std::byte>(to.plane_bytes() + kPackRows * 128);
+    to.factor = l.scratch<float>(to.padded + 16);
+    const Pack p{source, to, place, each, 1.0 / double(source.columns),
+                 aligned(source.x, source.x_stride) && source.inner_stride % 4 == 0 &&
+                     (!source.up || aligned(source.up, source.up_stride))};
+    const int32_t chunks = source.columns / 8;
+    if (chunks <= 128)
+        l.add(pack<32, 4>, dim3((source.rows + 7) / 8), dim3(256), 0, p, "pack");
+    else
+        l.add(pack<256, 1>, dim3(source.rows), dim3(256), 0, p, "pack");
+    return to;
+}
+
+}  // namespace
+
+RowSource rows_of(const Tensor& x) {
+    return {static_cast<const float*>(x.data), x.stride, x.rows(), int32_t(x.cols())};
+}
+RowSource normed_rows_of(const Tensor& x, const Weight& norm, float eps) {
+    RowSource s = rows_of(x);
+    s.norm = static_cast<const float*>(norm.data);
+    s.eps = eps;
+    return s;
+}
+
+PackedRows pack_rows(Lowering& l, const RowSource& source) { return add_pack(l, source, source.rows, nullptr, 1); }
+PackedRows pack_places(Lowering& l, const RowSource& source, const ExpertOrder& order, int32_t each) {
+    return add_pack(l, source, order.places, order.place, each);
+}
+
+}  // namespace sparkinfer::cuda

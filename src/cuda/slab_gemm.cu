@@ -1,0 +1,149 @@
+#include "cuda/slab_gemm.h"
+
+#include <algorithm>
+
+#include "cuda/slab_gemm_wgmma.cuh"
+
+namespace sparkinfer::cuda {
+namespace {
+
+using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                                 const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+EncodeTiled encode_tiled() {
+    static const EncodeTiled found = [] {
+        void* f = nullptr;
+        cudaDriverEntryPointQueryResult answer{};
+        const cudaError_t status =
+            cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &answer);
+        CHECK(status == cudaSuccess && f, "the driver has no cuTensorMapEncodeTiled");
+        return reinterpret_cast<EncodeTiled>(f);
+    }();
+    return found;
+}
+
+// Slabs as rows of a matrix, of which a box is `bytes` of each of `box_slabs`; slabs beyond the last read as zeros.
+CUtensorMap slab_map(const std::byte* data, int64_t slab_bytes, int64_t slabs, int bytes, int box_slabs, bool wide) {
+    CUtensorMap map{};
+    const int element = wide ? 8 : 4;  // a box has at most 256 elements a row
+    const cuuint64_t size[2] = {cuuint64_t(slab_bytes / element), cuuint64_t(slabs)};
+    const cuuint64_t stride[1] = {cuuint64_t(slab_bytes)};
+    const cuuint32_t box[2] = {cuuint32_t(bytes / element), cuuint32_t(box_slabs)}, step[2] = {1, 1};
+    const CUresult status = encode_tiled()(
+        &map, wide ? CU_TENSOR_MAP_DATA_TYPE_INT64 : CU_TENSOR_MAP_DATA_TYPE_UINT32, 2,
+        const_cast<std::byte*>(data), size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    CHECK(status == CUDA_SUCCESS, "a tensor map of {} slabs of {} bytes: error {}", slabs, slab_bytes, int(status));
+    return map;
+}
+
+int32_t slabs_of(const Weight& w) { return w.out / (w.pairing == Pairing::none ? 16 : 8); }
+
+// Tile heights and widths by what their waves cost, in cycles of a multiprocessor.
+struct Tiling {
+    int32_t halves, token_rows, token_tiles;
+};
+Tiling choose_tiling(const SlabGemm& p, int32_t sms) {
+    Tiling best{};
+    double least = 1e30;
+    for (const int32_t halves : {2, 1}) {
+        int32_t row_tiles = 0;
+        for (int i = 0; i < p.parts; ++i) row_tiles += (p.part[i].slabs + 8 * halves - 1) / (8 * halves);
+        for (int32_t most = 16; most <= kRaggedTokens; most += 16) {
+            const int32_t tiles = (p.rows + most - 1) / most, rows = ((p.rows + tiles - 1) / tiles + 15) / 16 * 16;
+            const double waves = double((int64_t(row_tiles) * tiles + sms - 1) / sms);
+            const double step = std::max(4.0 * halves * rows, 130.0 * halves + 60);
+            const double cost = waves * (p.steps * step + 8.0 * halves * rows + 1500);
+            if (cost < least) least = cost, best = {halves, rows, (p.rows + rows - 1) / rows};
+        }
+    }
+    return best;
+}
+
+template <SlabKind F, int kHalves>
+void launch_as(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights) {
+    using W = HalfSlab<F>;
+    constexpr int kSlabs = 8 * kHalves;
+    p.row_tiles = 0;
+    for (int i = 0; i < kMaxParts; ++i) {
+        GemmPart& part = p.part[i];
+        part.first_tile = i < p.parts ? p.row_tiles : INT32_MAX;
+        if (i >= p.parts) continue;
+        p.row_tiles += (part.slabs + kSlabs - 1) / kSlabs;
+        if (l.dry()) continue;
+        const int64_t bytes = int64_t(weights[size_t(i)]->in / kSlabColumns) * SlabOf<F>::item,
+                      slabs = int64_t(part.slabs) * weights[size_t(i)]->experts;
+        part.codes = slab_map(part.data, bytes, slabs, W::kCodes, kSlabs, F == SlabKind::q8);
+        if (W::kScales) part.scales = slab_map(part.data, bytes, slabs, W::kScales, kSlabs, false);
+    }
+    const int32_t tiles = p.order.tile_rows ? INT32_MAX : p.row_tiles * p.token_tiles;
+    using L = GemmLayout<F, kHalves>;
+    l.add(slab_gemm_wgmma<F, kHalves>, dim3(std::min(l.device().sms, tiles)), dim3(kGemmThreads),
+          uint32_t(L::bytes(L::kStages)), p, "wgmma");
+}
+
+template <SlabKind F>
+void launch(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights) {
+    int32_t halves = 2;
+    if (!p.order.tile_rows) {
+        const Tiling t = choose_tiling(p, l.device().sms);
+        halves = t.halves, p.token_rows = t.token_rows, p.token_tiles = t.token_tiles;
+    }
+    if (halves == 2)
+        launch_as<F, 2>(l, p, weights);
+    else
+        launch_as<F, 1>(l, p, weights);
+}
+
+void launch_kind(Lowering& l, SlabGemm& p, SlabKind kind, std::span<const Weight* const> weights) {
+    switch (kind) {
+        case SlabKind::k4: return launch<SlabKind::k4>(l, p, weights);
+        case SlabKind::k5: return launch<SlabKind::k5>(l, p, weights);
+        case SlabKind::k6: return launch<SlabKind::k6>(l, p, weights);
+        default: return launch<SlabKind::q8>(l, p, weights);
+    }
+}
+
+void add_part(SlabGemm& p, const Product& product) {
+    GemmPart& part = p.part[p.parts++];
+    part.data = static_cast<const std::byte*>(product.w.data);
+    part.y = product.y;
+    part.y_stride = product.y_stride;
+    part.factor = product.w.scale;
+    part.slabs = slabs_of(product.w);
+}
+
+}  // namespace
+
+bool has_slab_gemm(const Weight& w) {
+    return w.quant == Quant::q4_k_slab || w.quant == Quant::q5_k_slab || w.quant == Quant::q6_k_slab ||
+           w.quant == Quant::q8_0_slab;
+}
+
+void add_slab_gemm(Lowering& l, const PackedRows& x, int32_t rows, std::span<const Product> products,
+                   SlabMode mode) {
+    for (const SlabKind kind : {SlabKind::k4, SlabKind::k5, SlabKind::k6, SlabKind::q8}) {
+        SlabGemm p{};
+        std::vector<const Weight*> weights;
+        for (const Product& product : products) {
+            if (slab_kind(product.w.quant) != kind) continue;
+            add_part(p, product);
+            weights.push_back(&product.w);
+        }
+        if (weights.empty()) continue;
+        p.x = x, p.rows = rows, p.steps = x.columns / kPackColumns, p.mode = mode;
+        launch_kind(l, p, kind, weights);
+    }
+}
+
+void add_expert_gemm(Lowering& l, const PackedRows& x, const ExpertOrder& order, const Product& product,
+                     SlabMode mode, bool by_pair) {
+    SlabGemm p{};
+    add_part(p, product);
+    p.x = x, p.order = order, p.steps = x.columns / kPackColumns, p.mode = mode, p.by_pair = by_pair;
+    const Weight* weight = &product.w;
+    launch_kind(l, p, slab_kind(product.w.quant), {&weight, 1});
+}
+
+}  // namespace sparkinfer::cuda

@@ -1,0 +1,28 @@
+// slab_gemm.h — products of many packed rows with weights in slabs.
+#pragma once
+#include <span>
+
+#include "cuda/linear_slab_call.cuh"
+#include "cuda/pack_rows.h"
+
+namespace sparkinfer::cuda {
+
+// y of one weight: [rows, out], of a gate that is paired with its up [rows, F].
+struct Product {
+    Weight w;
+    float* y;
+    int64_t y_stride;
+};
+
+// Formats that have a kernel here.
+bool has_slab_gemm(const Weight& w);
+// y (+)= x · wᵀ of `rows` packed rows. REQUIRES: has_slab_gemm of every weight; one mode for all.
+void add_slab_gemm(Lowering& l, const PackedRows& x, int32_t rows, std::span<const Product> products,
+                   SlabMode mode);
+// The same by experts: x has a row a place. by_pair: y has a row a pair, otherwise a row a place.
+void add_expert_gemm(Lowering& l, const PackedRows& x, const ExpertOrder& order, const Product& product,
+                     SlabMode mode, bool by_pair);
+// Rows of a tile of ExpertOrder that these kernels want.
+constexpr int32_t kExpertTileRows = 160;
+
+}  // namespace sparkinfer::cuda

@@ -1,0 +1,232 @@
+// slab_gemm_wgmma.cuh — quantised weights times many rows: weights become FP16 in registers and are wgmma's A
+// operand, so that the tensor cores never wait for an expanded copy.
+// Computes   y[t] (+)= W · x[t], or silu(gate · x[t]) ⊙ (up · x[t])     (ops.h: NormLinear, LinearAdd, LinearGlu,
+//            MoeGlu, MoeDownAdd, Output)
+// Shapes     x packed FP16 rows (packed_rows.cuh)   W slabs (quant/slab.h)   y F32
+// Mapping    a block: a tile of 128 · kHalves rows of W × up to 160 rows of x, one after the other; a warp copies,
+//            two warpgroups multiply, each 64 · kHalves rows of W. Ring of k-steps of 64 columns.
+// Memory     W once a run of 160 rows of x (the second from L2), x once a tile. Floor: 2·T·rows·K / 800 TFLOP/s.
+// Limits     K a multiple of 256. sm_90a.
+// Tested     tests/ops/linear.cpp, moe.cpp against cpu/.
+#pragma once
+#include "cuda/lib/copy.cuh"
+#include "cuda/lib/pdl.cuh"
+#include "cuda/lib/wgmma_ragged.cuh"
+#include "cuda/slab_gemm_call.cuh"
+
+namespace sparkinfer::cuda {
+
+constexpr int kGemmThreads = 384, kGemmRowSets = 4, kMostGemmStages = 8;
+
+// Shared memory of a block, from a multiple of 1024 bytes on.
+template <SlabKind F, int kHalves>
+struct GemmLayout {
+    using W = HalfSlab<F>;
+    static constexpr int kSlabs = 8 * kHalves;
+    static constexpr int kX = kRaggedTokens * 128, kCodes = kSlabs * W::kCodes, kScales = kSlabs * W::kScales;
+    static constexpr int kFixed = 1024 + kGemmRowSets * kRaggedTokens * 8 + 256;
+    static constexpr int scale_slots(int stages) { return W::kScales ? (stages + 6) / 4 : 0; }
+    static constexpr int bytes(int stages) {
+        return kFixed + stages * (kX + kCodes) + scale_slots(stages) * kScales;
+    }
+    static constexpr int stages(int room) {
+        int s = kMostGemmStages;
+        while (s > 1 && bytes(s) > room) --s;
+        return s;
+    }
+    static constexpr int kStages = stages(227 << 10);
+    static constexpr int kCodesAt = kStages * kX, kScalesAt = kCodesAt + kStages * kCodes,
+                         kRowsAt = kScalesAt + scale_slots(kStages) * kScales,
+                         kBarriersAt = kRowsAt + kGemmRowSets * kRaggedTokens * 8;
+    static_assert(kCodesAt % 128 == 0 && kScalesAt % 128 == 0 && kRowsAt % 128 == 0);
+};
+
+__device__ __forceinline__ void tensor_copy(void* to, const CUtensorMap* map, int x, int y, uint64_t* b) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1,{%2,%3}],[%4];" ::"r"(
+            shared_address(to)),
+        "l"(map), "r"(x), "r"(y), "r"(shared_address(b))
+        : "memory");
+}
+
+template <SlabKind F, int kHalves>
+struct GemmBlock {
+    using L = GemmLayout<F, kHalves>;
+    using W = HalfSlab<F>;
+    const SlabGemm& p;
+    std::byte* shared;  // at a multiple of 1024
+    int stage = 0, scale_slot = 0, row_set = 0;
+    uint32_t turn = 0;  // parity of `stage`
+
+    __device__ __forceinline__ GemmBlock(const SlabGemm& call, std::byte* dynamic)
+        : p(call), shared(dynamic + (1024 - (shared_address(dynamic) & 1023)) % 1024) {}
+    __device__ __forceinline__ uint64_t* full(int s) const {
+        return reinterpret_cast<uint64_t*>(shared + L::kBarriersAt) + s;
+    }
+    __device__ __forceinline__ uint64_t* empty(int s) const { return full(kMostGemmStages + s); }
+    __device__ __forceinline__ std::byte* x_at(int s) const { return shared + s * L::kX; }
+    __device__ __forceinline__ std::byte* codes_at(int s) const { return shared + L::kCodesAt + s * L::kCodes; }
+    __device__ __forceinline__ std::byte* scales_at(int s) const {
+        return shared + L::kScalesAt + s * L::kScales;
+    }
+    __device__ __forceinline__ float* factors(int set) const {
+        return reinterpret_cast<float*>(shared + L::kRowsAt) + set * 2 * kRaggedTokens;
+    }
+    __device__ __forceinline__ int* pairs(int set) const {
+        return reinterpret_cast<int*>(factors(set) + kRaggedTokens);
+    }
+    __device__ __forceinline__ void next_stage() {
+        if (++stage == L::kStages) stage = 0, turn ^= 1;
+    }
+
+    __device__ __forceinline__ void produce(const GemmTile& t);
+    __device__ __forceinline__ void multiply(float (&sum)[kHalves][80], const HalfScales& by, int sixteens, int group,
+                                             int warp, int lane);
+    __device__ __forceinline__ void finish(const float (&sum)[kHalves][80], const HalfScales& by,
+                                           const GemmTile& t, int group, int warp, int lane);
+};
+
+// One thread.
+template <SlabKind F, int kHalves>
+__device__ __forceinline__ void GemmBlock<F, kHalves>::produce(const GemmTile& t) {
+    const GemmPart& part = p.part[t.part];
+    const int n = (t.count + 15) / 16 * 16;
+    const std::byte* x = p.x.data + int64_t(t.first) * 128;
+    constexpr int kWord = F == SlabKind::q8 ? 8 : 4;  // bytes of the tensor map's elements
+#pragma unroll 1
+    for (int k = 0; k < p.steps; ++k) {
+        barrier_wait_alone(empty(stage), turn ^ 1);
+        uint64_t* b = full(stage);
+        const bool scales = W::kScales && k % 4 == 0;
+        const int rows_bytes = k ? 0 : p.order.tile_rows ? 8 * n : 4 * n;
+        barrier_expect(b, L::kCodes + n * 128 + (scales ? L::kScales : 0) + rows_bytes);
+        if (k == 0) {
+            bulk_copy_kept(factors(row_set), p.x.factor + t.first, 4 * n, b);
+            if (p.order.tile_rows) bulk_copy_kept(pairs(row_set), p.order.pair + t.first, 4 * n, b);
+        }
+        const int at = F == SlabKind::q8 ? k * W::kCodes : k / 4 * SlabOf<F>::item + k % 4 * W::kCodes;
+        tensor_copy(codes_at(stage), &part.codes, at / kWord, t.slab_at, b);
+        if (scales)
+            tensor_copy(scales_at(scale_slot), &part.scales, (k / 4 * SlabOf<F>::item + 4 * W::kCodes) / 4, t.slab_at,
+                        b);
+        bulk_copy_kept(x_at(stage), x + int64_t(k) * p.x.padded * 128, n * 128, b);
+        if (W::kScales && k % 4 == 3 && ++scale_slot == L::scale_slots(L::kStages)) scale_slot = 0;
+        next_stage();
+    }
+    row_set = (row_set + 1) % kGemmRowSets;
+}
+
+// One warpgroup, software-pipelined: [convert 64 rows × 64 columns] [issue their wgmma] [wait for the next copy,
+// load its codes] [wait for the wgmma before that, free its stage].
+template <SlabKind F, int kHalves>
+__device__ __forceinline__ void GemmBlock<F, kHalves>::multiply(float (&sum)[kHalves][80], const HalfScales& by,
+                                                                int sixteens, int group, int warp, int lane) {
+    uint32_t a[2][16], kept[kHalves][W::kKept];
+    W w;
+    const int slab = group * kHalves * 4 + warp;  // of the tile
+    int before = -1;
+    barrier_wait(full(stage), turn);
+    w.template load<0>(codes_at(stage) + slab * W::kCodes, scales_at(scale_slot) + slab * W::kScales, lane, kept[0],
+                       by);
+    const auto unit = [&]<int kUnit>(bool last) {
+        const uint64_t b = wgmma_operand(shared_address(x_at(stage)));
+        const int now = stage, slot = scale_slot;
+        next_stage();
+        if (W::kScales && kUnit == 3 && ++scale_slot == L::scale_slots(L::kStages)) scale_slot = 0;
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+            uint32_t* to = a[kHalves == 1 ? kUnit & 1 : half];
+            w.template convert<0>(to), w.template convert<1>(to + 4);
+            w.template convert<2>(to + 8), w.template convert<3>(to + 12);
+            wgmma_ragged(sum[half], to, b, sixteens);
+            if (half + 1 < kHalves) {
+                const int next = slab + (half + 1) * 4;
+                w.template load<kUnit>(codes_at(now) + next * W::kCodes, scales_at(slot) + next * W::kScales, lane,
+                                       kept[half + 1 < kHalves ? half + 1 : 0], by);
+            } else if (kUnit < 3 || !last) {
+                barrier_wait(full(stage), turn);
+                w.template load<(kUnit + 1) % 4>(codes_at(stage) + slab * W::kCodes,
+                                                 scales_at(scale_slot) + slab * W::kScales, lane, kept[0], by);
+            }
+            wgmma_wait<1>();
+            if (half == 0 && before >= 0 && lane == 0) barrier_arrive(empty(before));
+        }
+        before = now;
+    };
+#pragma unroll 1
+    for (int k = 0; k < p.steps; k += 4) {
+        const bool last = k + 4 >= p.steps;
+        unit.template operator()<0>(last);
+        unit.template operator()<1>(last);
+        unit.template operator()<2>(last);
+        unit.template operator()<3>(last);
+    }
+    wgmma_wait<0>();
+    if (lane == 0) barrier_arrive(empty(before));
+}
+
+template <SlabKind F, int kHalves>
+__device__ __forceinline__ void GemmBlock<F, kHalves>::finish(const float (&sum)[kHalves][80], const HalfScales& by,
+                                                              const GemmTile& t, int group, int warp, int lane) {
+    const int g = lane >> 2, c = 2 * (lane & 3);
+    const float* factor = factors(row_set);
+    const int* pair = pairs(row_set);
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+        const GemmRows rows = gemm_rows(p, t, t.slab + (group * kHalves + half) * 4 + warp, g);
+        if (!rows.live) continue;
+#pragma unroll
+        for (int i = 0; i < kRaggedTokens / 8; ++i) {
+            if (8 * i >= t.count) break;
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                const int k = 8 * i + c + j;
+                if (k >= t.count) continue;
+                const int row = p.order.tile_rows && p.by_pair ? pair[k] : t.first + k;
+                const float f = factor[k] * by.undo;
+                gemm_store(rows, row, sum[half][4 * i + j] * f, sum[half][4 * i + 2 + j] * f);
+            }
+        }
+    }
+    row_set = (row_set + 1) % kGemmRowSets;
+}
+
+// Kernel     slab_gemm_wgmma: 168 registers
+template <SlabKind F, int kHalves>
+__global__ void __launch_bounds__(kGemmThreads, 1) slab_gemm_wgmma(const __grid_constant__ SlabGemm p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ std::byte dynamic[];
+    GemmBlock<F, kHalves> block(p, dynamic);
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < kMostGemmStages; ++s) barrier_init(block.full(s), 1), barrier_init(block.empty(s), 8);
+        barrier_init_fence();
+    }
+    __syncthreads();
+    wait_for_predecessor();
+    let_successor_start();
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tiles = gemm_tiles(p);
+    constexpr int kSlabs = GemmLayout<F, kHalves>::kSlabs;
+    if (warp < 4) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (warp || lane) return;
+        for (int i = blockIdx.x; i < tiles; i += gridDim.x) block.produce(gemm_tile<kSlabs>(p, i));
+        return;
+    }
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    const int group = warp / 4 - 1;
+#pragma unroll 1
+    for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
+        const GemmTile t = gemm_tile<kSlabs>(p, i);
+        const HalfScales by = half_scales<F>(p.part[t.part].factor);
+        float sum[kHalves][80];
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+            for (int j = 0; j < 80; ++j) sum[half][j] = 0;
+        block.multiply(sum, by, (t.count + 15) / 16, group, warp % 4, lane);
+        block.finish(sum, by, t, group, warp % 4, lane);
+    }
+#endif
+}
+
+}  // namespace sparkinfer::cuda
