@@ -84,6 +84,7 @@ static Result<void> follow(const std::string& policy, DeviceInfo& d) {
         return usage_error("the policy '{}' has {} bytes of shared memory a block, {} has {}", policy,
                            other.shared_block, d.name, d.shared_block);
     d.sms = other.sms, d.shared_block = other.shared_block, d.shared_sm = other.shared_sm;
+    d.wgmma = d.wgmma && other.wgmma;
     return {};
 }
 

@@ -68,6 +68,7 @@ Result<DeviceInfo> open_device(int32_t device) {
     d.name = p.name;
     d.bus_id = bus_id(device);
     d.major = p.major;
+    d.wgmma = p.major == 9;
     d.minor = p.minor;
     d.sms = p.multiProcessorCount;
     d.shared_block = int32_t(p.sharedMemPerBlockOptin);

@@ -55,7 +55,7 @@ DeviceInfo known_device(const std::string& gpu) {
     for (const Known& k : kKnown) {
         if (gpu != k.key) continue;
         d.name = k.name, d.major = k.major, d.minor = k.minor, d.sms = k.sms;
-        d.shared_block = k.shared_block, d.shared_sm = k.shared_sm;
+        d.shared_block = k.shared_block, d.shared_sm = k.shared_sm, d.wgmma = k.major == 9;
     }
     return d;
 }

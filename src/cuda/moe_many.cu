@@ -20,6 +20,7 @@ struct CombinePlaces {
     float* x;              // [T, D]
     int64_t stride;
     int32_t width, k;
+    bool aligned;  // rows of x, to 16 bytes
 };
 // x[t] += Σ_j weight · down[place], in the order of j, + the shared expert. Four columns a thread.
 // Kernel     combine_places: 40 registers
@@ -40,10 +41,14 @@ __global__ void __launch_bounds__(256) combine_places(const CombinePlaces p) {
     if (p.shared)
         add(p.shared_scalar ? sigmoid(p.shared_scalar[r * p.scalar_stride]) : 1.0f,
             p.shared + int64_t(r) * p.width);
-    float4* x = reinterpret_cast<float4*>(p.x + r * p.stride + i);
-    float4 y = *x;
-    y.x += sum.x, y.y += sum.y, y.z += sum.z, y.w += sum.w;
-    *x = y;
+    float* x = p.x + r * p.stride + i;
+    if (p.aligned) {
+        float4 y = *reinterpret_cast<float4*>(x);
+        y.x += sum.x, y.y += sum.y, y.z += sum.z, y.w += sum.w;
+        *reinterpret_cast<float4*>(x) = y;
+    } else {
+        x[0] += sum.x, x[1] += sum.y, x[2] += sum.z, x[3] += sum.w;
+    }
 }
 
 }  // namespace
@@ -52,13 +57,12 @@ void add_glu_rows(Lowering& l, const Tensor& gate, const Tensor& up, float* y, A
 
 bool lower_many(Lowering& l, const MoeGlu& op) {
     const int32_t rows = op.x.rows(), k = op.router.top_k;
-    if (rows <= kFewRows || op.gate.pairing != Pairing::gate || !has_slab_gemm(op.gate) ||
-        op.y.stride != op.y.cols())
-        return false;
+    if (rows <= kFewRows || op.gate.pairing != Pairing::gate || !has_slab_gemm(op.gate)) return false;
     const Routed routed = add_route(l, op.step, op.slots, op.logits, op.router, &op.y);
-    const ExpertOrder order = add_expert_order(l, routed.id, rows * k, op.gate.experts, kExpertTileRows);
+    const ExpertOrder order = add_expert_order(l, routed.id, rows * k, op.gate.experts, expert_tile_rows(l));
     const PackedRows x = pack_places(l, normed_rows_of(op.x, op.norm, op.eps), order, k);
-    add_expert_gemm(l, x, order, {op.gate, static_cast<float*>(op.y.data), op.gate.out}, SlabMode::glu, true);
+    add_expert_gemm(l, x, order, {op.gate, static_cast<float*>(op.y.data), op.y.stride}, SlabMode::glu, k,
+                    op.gate.out);
     return true;
 }
 
@@ -86,16 +90,17 @@ bool lower_many(Lowering& l, const MoeDownAdd& op) {
     const int32_t rows = op.x.rows(), k = op.router.top_k, width = int32_t(op.x.cols());
     if (rows <= kFewRows || !has_slab_gemm(op.down)) return false;
     const Routed routed = add_route(l, op.step, op.slots, op.logits, op.router);
-    const ExpertOrder order = add_expert_order(l, routed.id, rows * k, op.down.experts, kExpertTileRows);
+    const ExpertOrder order = add_expert_order(l, routed.id, rows * k, op.down.experts, expert_tile_rows(l));
     RowSource h = rows_of(op.h);
     h.rows = rows * k, h.columns = op.down.in, h.inner = k, h.inner_stride = op.down.in;
     const PackedRows packed = pack_places(l, h, order, 1);
     float* down = l.scratch<float>(int64_t(order.places) * width);
-    add_expert_gemm(l, packed, order, {op.down, down, width}, SlabMode::store, false);
+    add_expert_gemm(l, packed, order, {op.down, down, width}, SlabMode::store);
     const float* shared = add_shared(l, op);
     l.add(combine_places, dim3((width / 4 + 255) / 256, rows), dim3(256), 0,
           {down, shared, static_cast<const float*>(op.shared_scalar.data), op.shared_scalar.stride, order.place,
-           routed.weight, static_cast<float*>(op.x.data), op.x.stride, width, k},
+           routed.weight, static_cast<float*>(op.x.data), op.x.stride, width, k,
+           op.x.stride % 4 == 0 && reinterpret_cast<uintptr_t>(op.x.data) % 16 == 0},
           "combine");
     return true;
 }

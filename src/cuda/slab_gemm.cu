@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/slab_gemm_mma.cuh"
 #include "cuda/slab_gemm_wgmma.cuh"
 
 namespace sparkinfer::cuda {
@@ -61,39 +62,63 @@ Tiling choose_tiling(const SlabGemm& p, int32_t sms) {
     return best;
 }
 
-template <SlabKind F, int kHalves>
-void launch_as(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights) {
+// Tiles of `box` slabs; the tensor maps of each part.
+template <SlabKind F>
+void set_tiles(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights, int box) {
     using W = HalfSlab<F>;
-    constexpr int kSlabs = 8 * kHalves;
     p.row_tiles = 0;
     for (int i = 0; i < kMaxParts; ++i) {
         GemmPart& part = p.part[i];
         part.first_tile = i < p.parts ? p.row_tiles : INT32_MAX;
         if (i >= p.parts) continue;
-        p.row_tiles += (part.slabs + kSlabs - 1) / kSlabs;
+        p.row_tiles += (part.slabs + box - 1) / box;
         if (l.dry()) continue;
         const int64_t bytes = int64_t(weights[size_t(i)]->in / kSlabColumns) * SlabOf<F>::item,
                       slabs = int64_t(part.slabs) * weights[size_t(i)]->experts;
-        part.codes = slab_map(part.data, bytes, slabs, W::kCodes, kSlabs, F == SlabKind::q8);
-        if (W::kScales) part.scales = slab_map(part.data, bytes, slabs, W::kScales, kSlabs, false);
+        part.codes = slab_map(part.data, bytes, slabs, W::kCodes, box, F == SlabKind::q8);
+        if (W::kScales) part.scales = slab_map(part.data, bytes, slabs, W::kScales, box, false);
     }
+}
+dim3 grid_of(const Lowering& l, const SlabGemm& p) {
     const int32_t tiles = p.order.tile_rows ? INT32_MAX : p.row_tiles * p.token_tiles;
+    return dim3(unsigned(std::min(l.device().sms, tiles)));
+}
+
+template <SlabKind F, int kHalves>
+void launch_wgmma(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights) {
     using L = GemmLayout<F, kHalves>;
-    l.add(slab_gemm_wgmma<F, kHalves>, dim3(std::min(l.device().sms, tiles)), dim3(kGemmThreads),
-          uint32_t(L::bytes(L::kStages)), p, "wgmma");
+    set_tiles<F>(l, p, weights, L::kSlabs);
+    l.add(slab_gemm_wgmma<F, kHalves>, grid_of(l, p), dim3(kGemmThreads), uint32_t(L::bytes(L::kStages)), p,
+          "wgmma");
+}
+template <SlabKind F, int kTokens>
+void launch_mma(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights) {
+    using L = MmaLayout<F, kTokens>;
+    set_tiles<F>(l, p, weights, kMmaSlabs);
+    if (!p.order.tile_rows) {
+        const int32_t tiles = (p.rows + kTokens - 1) / kTokens;
+        p.token_rows = ((p.rows + tiles - 1) / tiles + 15) / 16 * 16;
+        p.token_tiles = (p.rows + p.token_rows - 1) / p.token_rows;
+    }
+    l.add(slab_gemm_mma<F, kTokens>, grid_of(l, p), dim3(kMmaGemmThreads), uint32_t(L::bytes(L::kStages)), p, "mma");
 }
 
 template <SlabKind F>
 void launch(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights) {
+    const bool experts = p.order.tile_rows > 0;
+    if (!l.device().wgmma) {
+        if ((experts ? p.order.tile_rows : p.rows) <= 64) return launch_mma<F, 64>(l, p, weights);
+        return launch_mma<F, 128>(l, p, weights);
+    }
     int32_t halves = 2;
-    if (!p.order.tile_rows) {
+    if (!experts) {
         const Tiling t = choose_tiling(p, l.device().sms);
         halves = t.halves, p.token_rows = t.token_rows, p.token_tiles = t.token_tiles;
     }
     if (halves == 2)
-        launch_as<F, 2>(l, p, weights);
+        launch_wgmma<F, 2>(l, p, weights);
     else
-        launch_as<F, 1>(l, p, weights);
+        launch_wgmma<F, 1>(l, p, weights);
 }
 
 void launch_kind(Lowering& l, SlabGemm& p, SlabKind kind, std::span<const Weight* const> weights) {
@@ -115,6 +140,8 @@ void add_part(SlabGemm& p, const Product& product) {
 }
 
 }  // namespace
+
+int32_t expert_tile_rows(const Lowering& l) { return l.device().wgmma ? kRaggedTokens : 128; }
 
 bool has_slab_gemm(const Weight& w) {
     return w.quant == Quant::q4_k_slab || w.quant == Quant::q5_k_slab || w.quant == Quant::q6_k_slab ||
@@ -138,10 +165,11 @@ void add_slab_gemm(Lowering& l, const PackedRows& x, int32_t rows, std::span<con
 }
 
 void add_expert_gemm(Lowering& l, const PackedRows& x, const ExpertOrder& order, const Product& product,
-                     SlabMode mode, bool by_pair) {
+                     SlabMode mode, int32_t inner, int32_t inner_stride) {
     SlabGemm p{};
     add_part(p, product);
-    p.x = x, p.order = order, p.steps = x.columns / kPackColumns, p.mode = mode, p.by_pair = by_pair;
+    p.x = x, p.order = order, p.steps = x.columns / kPackColumns, p.mode = mode;
+    p.inner = inner, p.inner_stride = inner_stride;
     const Weight* weight = &product.w;
     launch_kind(l, p, slab_kind(product.w.quant), {&weight, 1});
 }

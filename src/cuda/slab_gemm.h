@@ -19,10 +19,11 @@ bool has_slab_gemm(const Weight& w);
 // y (+)= x · wᵀ of `rows` packed rows. REQUIRES: has_slab_gemm of every weight; one mode for all.
 void add_slab_gemm(Lowering& l, const PackedRows& x, int32_t rows, std::span<const Product> products,
                    SlabMode mode);
-// The same by experts: x has a row a place. by_pair: y has a row a pair, otherwise a row a place.
+// The same by experts: x has a row a place. y has a row a place, or, with `inner`, a row a pair: pair p at
+// p / inner · y_stride + p % inner · inner_stride.
 void add_expert_gemm(Lowering& l, const PackedRows& x, const ExpertOrder& order, const Product& product,
-                     SlabMode mode, bool by_pair);
+                     SlabMode mode, int32_t inner = 0, int32_t inner_stride = 0);
 // Rows of a tile of ExpertOrder that these kernels want.
-constexpr int32_t kExpertTileRows = 160;
+int32_t expert_tile_rows(const Lowering& l);
 
 }  // namespace sparkinfer::cuda

@@ -8,6 +8,7 @@
 #include <cuda.h>
 
 #include "cuda/launch.h"
+#include "cuda/lib/copy.cuh"
 #include "cuda/lib/slab_half.cuh"
 #include "cuda/linear_slab_call.cuh"
 #include "cuda/packed_rows.cuh"
@@ -37,7 +38,9 @@ struct SlabGemm {
     int32_t row_tiles;    // of all parts, or of an expert
     int32_t steps;        // of 64 columns
     SlabMode mode;
-    bool by_pair;  // experts: y has a row a pair, otherwise a row a place
+    // Experts: y has a row a pair (pair p at p / inner · y_stride + p % inner · inner_stride), or, inner 0, a row a
+    // place.
+    int32_t inner, inner_stride;
 };
 
 struct GemmTile {
@@ -71,6 +74,28 @@ __device__ __forceinline__ GemmTile gemm_tile(const SlabGemm& p, int i) {
     return t;
 }
 
+__device__ __forceinline__ void tensor_copy(void* to, const CUtensorMap* map, int x, int y, uint64_t* b) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1,{%2,%3}],[%4];" ::"r"(
+            shared_address(to)),
+        "l"(map), "r"(x), "r"(y), "r"(shared_address(b))
+        : "memory");
+}
+
+// A unit's codes, and an item's scales, of as many slabs as the part's tensor maps have in a box.
+template <SlabKind F>
+__device__ __forceinline__ void copy_codes(void* to, const GemmPart& part, int k, int slab, uint64_t* b) {
+    using W = HalfSlab<F>;
+    if constexpr (F == SlabKind::q8)
+        tensor_copy(to, &part.codes, k * W::kCodes / 8, slab, b);
+    else
+        tensor_copy(to, &part.codes, (k / 4 * SlabOf<F>::item + k % 4 * W::kCodes) / 4, slab, b);
+}
+template <SlabKind F>
+__device__ __forceinline__ void copy_scales(void* to, const GemmPart& part, int k, int slab, uint64_t* b) {
+    tensor_copy(to, &part.scales, (k / 4 * SlabOf<F>::item + 4 * HalfSlab<F>::kCodes) / 4, slab, b);
+}
+
 // Where a tile's results go: y of row 0 of the slab a warp holds, for its lane's g.
 struct GemmRows {
     float* y;
@@ -83,9 +108,14 @@ __device__ __forceinline__ GemmRows gemm_rows(const SlabGemm& p, const GemmTile&
     const int rows = p.mode == SlabMode::glu ? 8 : 16;
     return {part.y + int64_t(slab) * rows + g, part.y_stride, p.mode, slab < part.slabs};
 }
+// Elements from row 0 of y to the row of a packed one; `pair` is read where y has a row a pair.
+__device__ __forceinline__ int64_t gemm_row_at(const SlabGemm& p, const GemmRows& r, int packed, const int* pair) {
+    if (!p.inner) return packed * r.stride;
+    return *pair / p.inner * r.stride + *pair % p.inner * p.inner_stride;
+}
 // Rows g and g + 8 of one token.
-__device__ __forceinline__ void gemm_store(const GemmRows& r, int64_t row, float low, float high) {
-    float* y = r.y + row * r.stride;
+__device__ __forceinline__ void gemm_store(const GemmRows& r, int64_t at, float low, float high) {
+    float* y = r.y + at;
     if (r.mode == SlabMode::glu) {
         *y = fast_silu(low) * high;
     } else if (r.mode == SlabMode::add) {

@@ -41,14 +41,6 @@ struct GemmLayout {
     static_assert(kCodesAt % 128 == 0 && kScalesAt % 128 == 0 && kRowsAt % 128 == 0);
 };
 
-__device__ __forceinline__ void tensor_copy(void* to, const CUtensorMap* map, int x, int y, uint64_t* b) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1,{%2,%3}],[%4];" ::"r"(
-            shared_address(to)),
-        "l"(map), "r"(x), "r"(y), "r"(shared_address(b))
-        : "memory");
-}
-
 template <SlabKind F, int kHalves>
 struct GemmBlock {
     using L = GemmLayout<F, kHalves>;
@@ -92,7 +84,6 @@ __device__ __forceinline__ void GemmBlock<F, kHalves>::produce(const GemmTile& t
     const GemmPart& part = p.part[t.part];
     const int n = (t.count + 15) / 16 * 16;
     const std::byte* x = p.x.data + int64_t(t.first) * 128;
-    constexpr int kWord = F == SlabKind::q8 ? 8 : 4;  // bytes of the tensor map's elements
 #pragma unroll 1
     for (int k = 0; k < p.steps; ++k) {
         barrier_wait_alone(empty(stage), turn ^ 1);
@@ -104,11 +95,8 @@ __device__ __forceinline__ void GemmBlock<F, kHalves>::produce(const GemmTile& t
             bulk_copy_kept(factors(row_set), p.x.factor + t.first, 4 * n, b);
             if (p.order.tile_rows) bulk_copy_kept(pairs(row_set), p.order.pair + t.first, 4 * n, b);
         }
-        const int at = F == SlabKind::q8 ? k * W::kCodes : k / 4 * SlabOf<F>::item + k % 4 * W::kCodes;
-        tensor_copy(codes_at(stage), &part.codes, at / kWord, t.slab_at, b);
-        if (scales)
-            tensor_copy(scales_at(scale_slot), &part.scales, (k / 4 * SlabOf<F>::item + 4 * W::kCodes) / 4, t.slab_at,
-                        b);
+        copy_codes<F>(codes_at(stage), part, k, t.slab_at, b);
+        if (scales) copy_scales<F>(scales_at(scale_slot), part, k, t.slab_at, b);
         bulk_copy_kept(x_at(stage), x + int64_t(k) * p.x.padded * 128, n * 128, b);
         if (W::kScales && k % 4 == 3 && ++scale_slot == L::scale_slots(L::kStages)) scale_slot = 0;
         next_stage();
@@ -182,9 +170,8 @@ __device__ __forceinline__ void GemmBlock<F, kHalves>::finish(const float (&sum)
             for (int j = 0; j < 2; ++j) {
                 const int k = 8 * i + c + j;
                 if (k >= t.count) continue;
-                const int row = p.order.tile_rows && p.by_pair ? pair[k] : t.first + k;
                 const float f = factor[k] * by.undo;
-                gemm_store(rows, row, sum[half][4 * i + j] * f, sum[half][4 * i + 2 + j] * f);
+                gemm_store(rows, gemm_row_at(p, rows, t.first + k, pair + k), sum[half][4 * i + j] * f, sum[half][4 * i + 2 + j] * f);
             }
         }
     }

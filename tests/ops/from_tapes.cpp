@@ -127,7 +127,7 @@ int twin(const NormLinear& op, Random& random) {
         Floats all;
         for (int i = 0; i < op.parts; ++i) {
             const Floats y = m->read(small.y[i]);
-            expect_close(fmt::format("{} part {}", m->name, i), y, want[size_t(i)], m->tolerance(1e-6));
+            expect_close(fmt::format("{} part {}", m->name, i), y, want[size_t(i)], m->tolerance(1e-6, rows));
             all.insert(all.end(), y.begin(), y.end());
         }
         bits.expect(*m, "parts", all);
@@ -149,7 +149,7 @@ int twin(const LinearAdd& op, Random& random) {
         LinearAdd small{m->tensor(x, rows, in), w, m->tensor(y, rows, out)};
         m->run(small);
         const Floats y = m->read(small.y);
-        expect_close(m->name, y, want, m->tolerance(1e-6));
+        expect_close(m->name, y, want, m->tolerance(1e-6, rows));
         bits.expect(*m, "", y);
         ++compared;
     }
@@ -172,7 +172,7 @@ int twin(const LinearGlu& op, Random& random) {
         LinearGlu small{m->tensor(x, rows, in), norm, gate, up, op.eps, op.activation, m->tensor(rows, out)};
         m->run(small);
         const Floats y = m->read(small.y);
-        expect_close(m->name, y, want, m->glu_tolerance(1e-6));
+        expect_close(m->name, y, want, m->glu_tolerance(1e-6, rows));
         bits.expect(*m, "", y);
         ++compared;
     }
@@ -273,7 +273,7 @@ int twin(const MoeGlu& op, Random& random) {
     for (Machine* m : machines()) {
         m->reset();
         const Floats y = run_moe(*m, b, r, all_rows(rows), nullptr).h;
-        expect_close(m->name, y, want, m->glu_tolerance(1e-6));
+        expect_close(m->name, y, want, m->glu_tolerance(1e-6, rows));
         bits.expect(*m, "", y);
         ++compared;
     }
@@ -295,7 +295,7 @@ int twin(const MoeDownAdd& op, Random& random) {
     for (Machine* m : machines()) {
         m->reset();
         const Floats y = run_moe(*m, b, r, all_rows(rows), &h).x;
-        expect_close(m->name, y, want, m->tolerance(1e-6));
+        expect_close(m->name, y, want, m->tolerance(1e-6, rows));
         bits.expect(*m, "", y);
         ++compared;
     }
@@ -331,7 +331,7 @@ int twin(const Output& op, Random& random) {
                      {},        nullptr, m->tensor(rows, vocabulary)};
         m->run(small, step);
         const Floats y = m->read(small.rows);
-        expect_close(m->name, y, logits, m->tolerance(1e-6));
+        expect_close(m->name, y, logits, m->tolerance(1e-6, rows));
         bits.expect(*m, "", y);
         small.kind = op.kind;
         small.rows = {};

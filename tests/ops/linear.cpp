@@ -62,7 +62,7 @@ TEST(NormLinear, PartsAndShapes) {
                     first.push_back(y);
                     expect_close(name, y,
                                  product(rms_normed(x, decoded(norm), s.in, 1e-6), decoded(op.w[i]), s.in),
-                                 m->tolerance(1e-6));
+                                 m->tolerance(1e-6, s.rows));
                 }
                 expect_same_bits(m->name + " " + name, y, first[size_t(i)]);
             }
@@ -97,7 +97,7 @@ TEST(LinearAdd, ShapesAndRowsAlone) {
             m->run(op);
             const Floats y = m->read(op.y);
             if (first.empty()) first = y;
-            expect_close(m->name + " " + name, y, want, m->tolerance(1e-6));
+            expect_close(m->name + " " + name, y, want, m->tolerance(1e-6, s.rows));
             expect_same_bits(m->name + " " + name, y, first);
             for (int t = 0; t < s.rows && s.rows <= m->rows_of_one_form(); ++t) {
                 LinearAdd one{m->tensor(slice(x, int64_t(t) * s.in, s.in), 1, s.in), w,
@@ -132,7 +132,7 @@ TEST(LinearGlu, ShapesAndRowsAlone) {
             m->run(op);
             const Floats y = m->read(op.y);
             if (first.empty()) first = y;
-            expect_close(m->name + " " + name, y, want, m->glu_tolerance(1e-6));
+            expect_close(m->name + " " + name, y, want, m->glu_tolerance(1e-6, s.rows));
             expect_same_bits(m->name + " " + name, y, first);
             for (int t = 0; t < s.rows && s.rows <= m->rows_of_one_form(); ++t) {
                 LinearGlu one = op;
