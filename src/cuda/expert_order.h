@@ -8,22 +8,18 @@ namespace sparkinfer::cuda {
 struct Routed {
     int32_t* id;    // [T, K]; -1 for absent rows
     float* weight;  // [T, K]
+    int32_t* rank;  // [T, K] among the pairs of its expert, in any order; null: not asked for
 };
-struct RouteCall {
-    StepView step;
-    SlotsView slots;
-    const float* logits;  // [T, E]
-    int64_t stride;
-    Router router;
-    int32_t experts;
-    Routed to;
-    float* zeros;  // or null: rows of zero_width, zero_stride apart, that are cleared where a row is absent
-    int64_t zero_stride;
-    int32_t zero_width;
-};
+// `zeros`: rows that are cleared where a row is absent. `ordered`: an order will be made of it.
 Routed add_route(Lowering& l, const StepView& step, const SlotsView& slots, const Tensor& logits,
-                 const Router& router, const Tensor* zeros = nullptr);
-// `pairs` entries of `id`, in tiles of at most tile_rows.
-ExpertOrder add_expert_order(Lowering& l, const int32_t* id, int32_t pairs, int32_t experts, int32_t tile_rows);
+                 const Router& router, bool ordered, const Tensor* zeros = nullptr);
+
+struct OrderedRows {
+    Routed routed;
+    ExpertOrder order;
+};
+// Route and order, or those that the instruction before has kept for the same logits.
+OrderedRows add_ordered_rows(Lowering& l, const StepView& step, const SlotsView& slots, const Tensor& logits,
+                             const Router& router, int32_t tile_rows, const Tensor* zeros = nullptr);
 
 }  // namespace sparkinfer::cuda

@@ -78,7 +78,22 @@ class Lowering {
         pc_ = pc;
         op_ = op;
         next_ = next;
-        used_ = kArrivals * 4;
+        used_ = kept_pc_ == pc - 1 ? kept_used_ : kArrivals * 4;
+    }
+    // Scratch taken so far in this instruction lasts to the end of the next one, which finds `value` by `key`.
+    template <class T>
+    void keep(const void* key, const T& value) {
+        static_assert(std::is_trivially_copyable_v<T>);
+        kept_key_ = key, kept_pc_ = pc_, kept_used_ = used_;
+        kept_.resize(sizeof(T));
+        std::memcpy(kept_.data(), &value, sizeof(T));
+    }
+    // False: the instruction before has kept nothing by that key.
+    template <class T>
+    bool kept(const void* key, T& value) const {
+        if (kept_pc_ != pc_ - 1 || kept_key_ != key || kept_.size() != sizeof(T)) return false;
+        std::memcpy(&value, kept_.data(), sizeof(T));
+        return true;
     }
     // Most shared memory of the next kernel: what its predecessor leaves, and its successor needs.
     int32_t shared_room() const {
@@ -99,6 +114,10 @@ class Lowering {
     int32_t pc_ = 0;
     const char* op_ = "";
     const Instr* next_ = nullptr;
+    const void* kept_key_ = nullptr;
+    int32_t kept_pc_ = -2;
+    int64_t kept_used_ = 0;
+    std::vector<std::byte> kept_;
     std::vector<Launch> launches_;
 };
 

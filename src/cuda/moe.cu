@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(256) expert_glu(const ExpertGlu p) {
 void lower(Lowering& l, const MoeGlu& op) {
     if (lower_slab(l, op) || lower_many(l, op)) return;
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols()), k = op.router.top_k, ffn = op.gate.out;
-    const Routed routed = add_route(l, op.step, op.slots, op.logits, op.router);
+    const Routed routed = add_route(l, op.step, op.slots, op.logits, op.router, false);
     float* n = l.scratch<float>(int64_t(rows) * width);
     float* gate = l.scratch<float>(int64_t(rows) * k * ffn);
     float* up = l.scratch<float>(int64_t(rows) * k * ffn);
@@ -74,7 +74,7 @@ void add_glu_rows(Lowering& l, const Tensor& gate, const Tensor& up, float* y, A
 void lower(Lowering& l, const MoeDownAdd& op) {
     if (lower_slab(l, op) || lower_many(l, op)) return;
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols()), k = op.router.top_k, ffn = op.down.in;
-    const Routed routed = add_route(l, op.step, op.slots, op.logits, op.router);
+    const Routed routed = add_route(l, op.step, op.slots, op.logits, op.router, false);
     float* down = l.scratch<float>(int64_t(rows) * k * width);
     add_linear_generic(l, {static_cast<const float*>(op.h.data), down, op.h.stride, width, op.down, routed.id,
                            rows * k, 1, false, k, ffn});

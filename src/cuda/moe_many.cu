@@ -58,8 +58,8 @@ void add_glu_rows(Lowering& l, const Tensor& gate, const Tensor& up, float* y, A
 bool lower_many(Lowering& l, const MoeGlu& op) {
     const int32_t rows = op.x.rows(), k = op.router.top_k;
     if (rows <= kFewRows || op.gate.pairing != Pairing::gate || !has_slab_gemm(op.gate)) return false;
-    const Routed routed = add_route(l, op.step, op.slots, op.logits, op.router, &op.y);
-    const ExpertOrder order = add_expert_order(l, routed.id, rows * k, op.gate.experts, expert_tile_rows(l));
+    const ExpertOrder order =
+        add_ordered_rows(l, op.step, op.slots, op.logits, op.router, expert_tile_rows(l), &op.y).order;
     const PackedRows x = pack_places(l, normed_rows_of(op.x, op.norm, op.eps), order, k);
     add_expert_gemm(l, x, order, {op.gate, static_cast<float*>(op.y.data), op.y.stride}, SlabMode::glu, k,
                     op.gate.out);
@@ -89,8 +89,8 @@ static float* add_shared(Lowering& l, const MoeDownAdd& op) {
 bool lower_many(Lowering& l, const MoeDownAdd& op) {
     const int32_t rows = op.x.rows(), k = op.router.top_k, width = int32_t(op.x.cols());
     if (rows <= kFewRows || !has_slab_gemm(op.down)) return false;
-    const Routed routed = add_route(l, op.step, op.slots, op.logits, op.router);
-    const ExpertOrder order = add_expert_order(l, routed.id, rows * k, op.down.experts, expert_tile_rows(l));
+    const auto [routed, order] =
+        add_ordered_rows(l, op.step, op.slots, op.logits, op.router, expert_tile_rows(l));
     RowSource h = rows_of(op.h);
     h.rows = rows * k, h.columns = op.down.in, h.inner = k, h.inner_stride = op.down.in;
     const PackedRows packed = pack_places(l, h, order, 1);

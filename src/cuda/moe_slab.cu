@@ -55,11 +55,6 @@ bool launch_down(Lowering& l, const MoeDownSlab& p, bool same) {
     return same ? launch_down_with<F, F>(l, p) : launch_down_with<F, SlabKind::q8>(l, p);
 }
 
-// With a bias the order is that of sigmoid scores plus bias; softmax with a bias has no form here.
-bool routable(const Router& r, int32_t experts) {
-    return r.top_k <= kMostTopK && experts <= kMostExperts && (!r.bias.data || r.scoring == Scoring::sigmoid);
-}
-
 }  // namespace
 
 bool lower_slab(Lowering& l, const MoeGlu& op) {

@@ -117,7 +117,7 @@ struct Placement::Layout {
             job.first = file;
             job.second = file_up;
             job.bytes = job.rows() * row_bytes(file) * job.parts();
-            job.to = take(job.bytes);
+            job.to = take(job.bytes + job.rows() * job.parts());  // slabs and their rows' powers
             job.factor = factors + 2 * slabs++;
             jobs.push_back(job);
             w.data = job.to;

@@ -137,6 +137,9 @@ void add_part(SlabGemm& p, const Product& product) {
     part.y_stride = product.y_stride;
     part.factor = product.w.scale;
     part.slabs = slabs_of(product.w);
+    part.powers = reinterpret_cast<const int8_t*>(part.data) + int64_t(part.slabs) * product.w.experts * kSlabRows *
+                                                                    row_bytes(product.w);
+    part.aligned = reinterpret_cast<uintptr_t>(product.y) % 16 == 0 && product.y_stride % 4 == 0;
 }
 
 }  // namespace

@@ -20,11 +20,13 @@ constexpr int kTileGroup = 8;
 struct alignas(128) GemmPart {
     CUtensorMap codes, scales;  // of all slabs [slabs, bytes]: a unit's codes and an item's scales of a tile's slabs
     const std::byte* data;      // the slabs
+    const int8_t* powers;       // of their rows
     float* y;
     int64_t y_stride;
     const float* factor;  // Weight::scale
     int32_t first_tile;   // row tile; INT_MAX: no such part
     int32_t slabs;        // of the part, or of one expert
+    bool aligned;         // rows of y, to 16 bytes
 };
 
 struct SlabGemm {
@@ -96,33 +98,51 @@ __device__ __forceinline__ void copy_scales(void* to, const GemmPart& part, int 
     tensor_copy(to, &part.scales, (k / 4 * SlabOf<F>::item + 4 * HalfSlab<F>::kCodes) / 4, slab, b);
 }
 
-// Where a tile's results go: y of row 0 of the slab a warp holds, for its lane's g.
-struct GemmRows {
-    float* y;
-    int64_t stride;
-    SlabMode mode;
-    bool live;
-};
-__device__ __forceinline__ GemmRows gemm_rows(const SlabGemm& p, const GemmTile& t, int slab, int g) {
+// The rows of slab `slab` of a tile's first.
+template <SlabKind F>
+__device__ __forceinline__ HalfScales tile_scales(const SlabGemm& p, const GemmTile& t, int slab, int g) {
     const GemmPart& part = p.part[t.part];
-    const int rows = p.mode == SlabMode::glu ? 8 : 16;
-    return {part.y + int64_t(slab) * rows + g, part.y_stride, p.mode, slab < part.slabs};
+    const bool live = t.slab + slab < part.slabs;
+    return half_scales<F>(part.factor, part.powers + (live ? int64_t(t.slab_at + slab) * 16 : 0), g);
 }
-// Elements from row 0 of y to the row of a packed one; `pair` is read where y has a row a pair.
-__device__ __forceinline__ int64_t gemm_row_at(const SlabGemm& p, const GemmRows& r, int packed, const int* pair) {
-    if (!p.inner) return packed * r.stride;
-    return *pair / p.inner * r.stride + *pair % p.inner * p.inner_stride;
+
+constexpr int kStagedTokens = 16;
+// Of a warpgroup's results for kStagedTokens tokens on their way out: `width` floats a token, and four that keep
+// its stores off each other's banks.
+HD constexpr int staged_floats(int width) { return kStagedTokens * (width + 4); }
+
+// Where row `packed` of x has its results: elements from y's row 0.
+__device__ __forceinline__ int64_t gemm_row_at(const SlabGemm& p, int64_t stride, int packed, const int* pair) {
+    if (!p.inner) return packed * stride;
+    return *pair / p.inner * stride + *pair % p.inner * p.inner_stride;
 }
-// Rows g and g + 8 of one token.
-__device__ __forceinline__ void gemm_store(const GemmRows& r, int64_t at, float low, float high) {
-    float* y = r.y + at;
-    if (r.mode == SlabMode::glu) {
-        *y = fast_silu(low) * high;
-    } else if (r.mode == SlabMode::add) {
-        const float a = y[0], b = y[8];
-        y[0] = __fadd_rn(a, low), y[8] = __fadd_rn(b, high);
-    } else {
-        y[0] = low, y[8] = high;
+
+// Stored tokens [kStagedTokens][kWidth] -> y, 16 bytes a thread: `thread` of kThreads; `live` columns from
+// `column` on exist; row_of(k) is where token k goes, negative: nowhere.
+template <int kWidth, int kThreads, class RowOf>
+__device__ __forceinline__ void store_staged(const float* staged, const GemmPart& part, bool add, int column, int live,
+                                             int thread, RowOf row_of) {
+    constexpr int kAcross = kWidth / 4;
+#pragma unroll
+    for (int i = thread; i < kStagedTokens * kAcross; i += kThreads) {
+        const int token = i / kAcross, c = i % kAcross * 4;
+        const int64_t at = row_of(token);
+        if (at < 0 || c >= live) continue;
+        float4 v = *reinterpret_cast<const float4*>(staged + token * (kWidth + 4) + c);
+        float* y = part.y + at + column + c;
+        if (part.aligned) {
+            float4* to = reinterpret_cast<float4*>(y);
+            if (add) {
+                const float4 old = *to;
+                v = make_float4(__fadd_rn(old.x, v.x), __fadd_rn(old.y, v.y), __fadd_rn(old.z, v.z),
+                                __fadd_rn(old.w, v.w));
+            }
+            *to = v;
+        } else {
+            const float each[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+            for (int j = 0; j < 4; ++j) y[j] = add ? __fadd_rn(y[j], each[j]) : each[j];
+        }
     }
 }
 

@@ -21,9 +21,10 @@ template <SlabKind F, int kTokens>
 struct MmaLayout {
     using W = HalfSlab<F>;
     static constexpr int kX = kTokens * 128, kCodes = kMmaSlabs * W::kCodes, kScales = kMmaSlabs * W::kScales;
+    static constexpr int kStaged = kTokens / 64 * staged_floats(16 * kMmaSlabs) * 4;
     static constexpr int scale_slots(int stages) { return W::kScales ? (stages + 6) / 4 : 0; }
     static constexpr int bytes(int stages) {
-        return 1024 + 128 + stages * (kX + kCodes) + scale_slots(stages) * kScales;
+        return 1024 + 128 + kStaged + stages * (kX + kCodes) + scale_slots(stages) * kScales;
     }
     static constexpr int stages(int room) {
         int s = 8;
@@ -32,7 +33,7 @@ struct MmaLayout {
     }
     static constexpr int kStages = stages(99 << 10);
     static constexpr int kCodesAt = kStages * kX, kScalesAt = kCodesAt + kStages * kCodes,
-                         kBarriersAt = kScalesAt + scale_slots(kStages) * kScales;
+                         kStagedAt = kScalesAt + scale_slots(kStages) * kScales, kBarriersAt = kStagedAt + kStaged;
     static_assert(kCodesAt % 128 == 0 && kScalesAt % 128 == 0 && kStages >= 2);
 };
 
@@ -76,11 +77,12 @@ struct MmaBlock {
         if (W::kScales && ++scale_slot == L::scale_slots(L::kStages)) scale_slot = 0;
     }
     __device__ __forceinline__ void produce(const GemmTile& t);
-    template <int kUnit>
+    template <int kUnit, bool kFull>
     __device__ __forceinline__ void step(float (&sum)[kOwn][8][4], uint32_t (&kept)[kOwn][W::kKept],
-                                         const HalfScales& by, int count, int warp, int lane);
-    __device__ __forceinline__ void finish(const float (&sum)[kOwn][8][4], const HalfScales& by, const GemmTile& t,
-                                           int warp, int lane);
+                                         const HalfScales (&by)[kOwn], int count, int warp, int lane);
+    template <bool kGlu>
+    __device__ __forceinline__ void finish(const float (&sum)[kOwn][8][4], const HalfScales (&by)[kOwn],
+                                           const GemmTile& t, int warp, int lane);
 };
 
 // One thread.
@@ -105,16 +107,16 @@ __device__ __forceinline__ void MmaBlock<F, kTokens>::produce(const GemmTile& t)
 
 // Columns 64 · kUnit of an item.
 template <SlabKind F, int kTokens>
-template <int kUnit>
+template <int kUnit, bool kFull>
 __device__ __forceinline__ void MmaBlock<F, kTokens>::step(float (&sum)[kOwn][8][4], uint32_t (&kept)[kOwn][W::kKept],
-                                                           const HalfScales& by, int count, int warp, int lane) {
+                                                           const HalfScales (&by)[kOwn], int count, int warp, int lane) {
     const int across = warp % kAcross, first_slab = warp / kAcross * kOwn;
     barrier_wait(full(stage), turn);
     W w[kOwn];
 #pragma unroll
     for (int i = 0; i < kOwn; ++i)
         w[i].template load<kUnit>(codes_at(stage) + (first_slab + i) * W::kCodes,
-                                  scales_at(scale_slot) + (first_slab + i) * W::kScales, lane, kept[i], by);
+                                  scales_at(scale_slot) + (first_slab + i) * W::kScales, lane, kept[i], by[i]);
     // Matrices 0 and 1: tokens 0…7, columns 0…7 and 8…15; 2 and 3: tokens 8…15.
     const int token = (lane & 7) + ((lane >> 4) << 3), chunk = lane >> 3 & 1;
     const uint32_t x = shared_address(shared + stage * L::kX) + (across * 64 + token) * 128;
@@ -124,7 +126,7 @@ __device__ __forceinline__ void MmaBlock<F, kTokens>::step(float (&sum)[kOwn][8]
         for (int i = 0; i < kOwn; ++i) w[i].template convert<J>(a[i]);
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
-            if (across * 64 + n * 16 >= count) break;
+            if (!kFull && across * 64 + n * 16 >= count) break;
             uint32_t b[4];
             load_matrices(b, x + n * 16 * 128 + (((2 * J + chunk) ^ (lane & 7)) << 4));
 #pragma unroll
@@ -144,24 +146,45 @@ __device__ __forceinline__ void MmaBlock<F, kTokens>::step(float (&sum)[kOwn][8]
     next_stage();
 }
 
+// As slab_gemm_wgmma.cuh's; warps that have the same tokens share a piece of shared memory.
 template <SlabKind F, int kTokens>
-__device__ __forceinline__ void MmaBlock<F, kTokens>::finish(const float (&sum)[kOwn][8][4], const HalfScales& by,
-                                                             const GemmTile& t, int warp, int lane) {
-    const int g = lane >> 2, c = warp % kAcross * 64 + 2 * (lane & 3);
+template <bool kGlu>
+__device__ __forceinline__ void MmaBlock<F, kTokens>::finish(const float (&sum)[kOwn][8][4],
+                                                             const HalfScales (&by)[kOwn], const GemmTile& t,
+                                                             int warp, int lane) {
+    constexpr int kEach = kGlu ? 8 : 16, kWidth = kMmaSlabs * kEach, kThreads = 256 / kAcross;
+    const GemmPart& part = p.part[t.part];
+    const int g = lane >> 2, c = 2 * (lane & 3), across = warp % kAcross, own = warp / kAcross;
+    float* staged = reinterpret_cast<float*>(shared + L::kStagedAt) + across * staged_floats(16 * kMmaSlabs);
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-        const GemmRows rows = gemm_rows(p, t, t.slab + warp / kAcross * kOwn + i, g);
-        if (!rows.live) continue;
+    for (int first = 0; first < 64; first += kStagedTokens) {
+        const int token = across * 64 + first;
+        if (token >= t.count) break;
+        named_barrier(1 + across, kThreads);
 #pragma unroll
-        for (int n = 0; n < 8; ++n)
+        for (int i = 0; i < kOwn; ++i)
 #pragma unroll
-            for (int j = 0; j < 2; ++j) {
-                const int k = c + 8 * n + j;
-                if (k >= t.count) continue;
-                const float f = p.x.factor[t.first + k] * by.undo;
-                gemm_store(rows, gemm_row_at(p, rows, t.first + k, p.order.pair + t.first + k), sum[i][n][j] * f,
-                           sum[i][n][j + 2] * f);
-            }
+            for (int n = 0; n < 2; ++n)
+#pragma unroll
+                for (int j = 0; j < 2; ++j) {
+                    const int k = 8 * n + c + j;
+                    const float f = p.x.factor[t.first + min(token + k, t.count - 1)];
+                    const float low = sum[i][first / 8 + n][j] * (half_undo<F>(part.factor, by[i].power[0]) * f),
+                                high = sum[i][first / 8 + n][j + 2] * (half_undo<F>(part.factor, by[i].power[1]) * f);
+                    float* to = staged + k * (kWidth + 4) + (own * kOwn + i) * kEach + g;
+                    if constexpr (kGlu)
+                        to[0] = fast_silu(low) * high;
+                    else
+                        to[0] = low, to[8] = high;
+                }
+        named_barrier(1 + across, kThreads);
+        store_staged<kWidth, kThreads>(staged, part, p.mode == SlabMode::add, t.slab * kEach,
+                                       (part.slabs - t.slab) * kEach, own * 32 + lane, [&](int k) -> int64_t {
+                                           k += token;
+                                           if (k >= t.count) return -1;
+                                           return gemm_row_at(p, part.y_stride, t.first + k,
+                                                              p.order.pair + t.first + k);
+                                       });
     }
 }
 
@@ -187,17 +210,29 @@ __global__ void __launch_bounds__(kMmaGemmThreads, 1) slab_gemm_mma(const __grid
 #pragma unroll 1
     for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
         const GemmTile t = gemm_tile<kMmaSlabs>(p, i);
-        const HalfScales by = half_scales<F>(p.part[t.part].factor);
+        HalfScales by[Block::kOwn];
+#pragma unroll
+        for (int s = 0; s < Block::kOwn; ++s)
+            by[s] = tile_scales<F>(p, t, warp / Block::kAcross * Block::kOwn + s, lane >> 2);
         float sum[Block::kOwn][8][4] = {};
         uint32_t kept[Block::kOwn][HalfSlab<F>::kKept];
+        const auto multiply = [&]<bool kFull>() {
 #pragma unroll 1
-        for (int k = 0; k < p.steps; k += 4) {
-            block.template step<0>(sum, kept, by, t.count, warp, lane);
-            block.template step<1>(sum, kept, by, t.count, warp, lane);
-            block.template step<2>(sum, kept, by, t.count, warp, lane);
-            block.template step<3>(sum, kept, by, t.count, warp, lane);
-        }
-        block.finish(sum, by, t, warp, lane);
+            for (int k = 0; k < p.steps; k += 4) {
+                block.template step<0, kFull>(sum, kept, by, t.count, warp, lane);
+                block.template step<1, kFull>(sum, kept, by, t.count, warp, lane);
+                block.template step<2, kFull>(sum, kept, by, t.count, warp, lane);
+                block.template step<3, kFull>(sum, kept, by, t.count, warp, lane);
+            }
+        };
+        if (t.count > kTokens - 16)
+            multiply.template operator()<true>();
+        else
+            multiply.template operator()<false>();
+        if (p.mode == SlabMode::glu)
+            block.template finish<true>(sum, by, t, warp, lane);
+        else
+            block.template finish<false>(sum, by, t, warp, lane);
     }
 }
 

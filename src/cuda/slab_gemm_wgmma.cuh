@@ -24,7 +24,8 @@ struct GemmLayout {
     using W = HalfSlab<F>;
     static constexpr int kSlabs = 8 * kHalves;
     static constexpr int kX = kRaggedTokens * 128, kCodes = kSlabs * W::kCodes, kScales = kSlabs * W::kScales;
-    static constexpr int kFixed = 1024 + kGemmRowSets * kRaggedTokens * 8 + 256;
+    static constexpr int kStaged = 2 * staged_floats(64 * kHalves) * 4;
+    static constexpr int kFixed = 1024 + kGemmRowSets * kRaggedTokens * 8 + kStaged + 256;
     static constexpr int scale_slots(int stages) { return W::kScales ? (stages + 6) / 4 : 0; }
     static constexpr int bytes(int stages) {
         return kFixed + stages * (kX + kCodes) + scale_slots(stages) * kScales;
@@ -37,7 +38,8 @@ struct GemmLayout {
     static constexpr int kStages = stages(227 << 10);
     static constexpr int kCodesAt = kStages * kX, kScalesAt = kCodesAt + kStages * kCodes,
                          kRowsAt = kScalesAt + scale_slots(kStages) * kScales,
-                         kBarriersAt = kRowsAt + kGemmRowSets * kRaggedTokens * 8;
+                         kStagedAt = kRowsAt + kGemmRowSets * kRaggedTokens * 8,
+                         kBarriersAt = kStagedAt + kStaged;
     static_assert(kCodesAt % 128 == 0 && kScalesAt % 128 == 0 && kRowsAt % 128 == 0);
 };
 
@@ -72,9 +74,10 @@ struct GemmBlock {
     }
 
     __device__ __forceinline__ void produce(const GemmTile& t);
-    __device__ __forceinline__ void multiply(float (&sum)[kHalves][80], const HalfScales& by, int sixteens, int group,
-                                             int warp, int lane);
-    __device__ __forceinline__ void finish(const float (&sum)[kHalves][80], const HalfScales& by,
+    __device__ __forceinline__ void multiply(float (&sum)[kHalves][80], const HalfScales (&by)[kHalves], int sixteens,
+                                             int group, int warp, int lane);
+    template <bool kGlu>
+    __device__ __forceinline__ void finish(const float (&sum)[kHalves][80], const HalfScales (&by)[kHalves],
                                            const GemmTile& t, int group, int warp, int lane);
 };
 
@@ -107,15 +110,16 @@ __device__ __forceinline__ void GemmBlock<F, kHalves>::produce(const GemmTile& t
 // One warpgroup, software-pipelined: [convert 64 rows × 64 columns] [issue their wgmma] [wait for the next copy,
 // load its codes] [wait for the wgmma before that, free its stage].
 template <SlabKind F, int kHalves>
-__device__ __forceinline__ void GemmBlock<F, kHalves>::multiply(float (&sum)[kHalves][80], const HalfScales& by,
-                                                                int sixteens, int group, int warp, int lane) {
+__device__ __forceinline__ void GemmBlock<F, kHalves>::multiply(float (&sum)[kHalves][80],
+                                                                const HalfScales (&by)[kHalves], int sixteens,
+                                                                int group, int warp, int lane) {
     uint32_t a[2][16], kept[kHalves][W::kKept];
     W w;
     const int slab = group * kHalves * 4 + warp;  // of the tile
     int before = -1;
     barrier_wait(full(stage), turn);
     w.template load<0>(codes_at(stage) + slab * W::kCodes, scales_at(scale_slot) + slab * W::kScales, lane, kept[0],
-                       by);
+                       by[0]);
     const auto unit = [&]<int kUnit>(bool last) {
         const uint64_t b = wgmma_operand(shared_address(x_at(stage)));
         const int now = stage, slot = scale_slot;
@@ -130,11 +134,11 @@ __device__ __forceinline__ void GemmBlock<F, kHalves>::multiply(float (&sum)[kHa
             if (half + 1 < kHalves) {
                 const int next = slab + (half + 1) * 4;
                 w.template load<kUnit>(codes_at(now) + next * W::kCodes, scales_at(slot) + next * W::kScales, lane,
-                                       kept[half + 1 < kHalves ? half + 1 : 0], by);
+                                       kept[half + 1 < kHalves ? half + 1 : 0], by[half + 1 < kHalves ? half + 1 : 0]);
             } else if (kUnit < 3 || !last) {
                 barrier_wait(full(stage), turn);
                 w.template load<(kUnit + 1) % 4>(codes_at(stage) + slab * W::kCodes,
-                                                 scales_at(scale_slot) + slab * W::kScales, lane, kept[0], by);
+                                                 scales_at(scale_slot) + slab * W::kScales, lane, kept[0], by[0]);
             }
             wgmma_wait<1>();
             if (half == 0 && before >= 0 && lane == 0) barrier_arrive(empty(before));
@@ -153,29 +157,54 @@ __device__ __forceinline__ void GemmBlock<F, kHalves>::multiply(float (&sum)[kHa
     if (lane == 0) barrier_arrive(empty(before));
 }
 
+// Sixteen tokens at a time through shared memory, so that a row's results leave together.
 template <SlabKind F, int kHalves>
-__device__ __forceinline__ void GemmBlock<F, kHalves>::finish(const float (&sum)[kHalves][80], const HalfScales& by,
-                                                              const GemmTile& t, int group, int warp, int lane) {
+template <bool kGlu>
+__device__ __forceinline__ void GemmBlock<F, kHalves>::finish(const float (&sum)[kHalves][80],
+                                                              const HalfScales (&by)[kHalves], const GemmTile& t,
+                                                              int group, int warp, int lane) {
+    constexpr int kEach = kGlu ? 8 : 16, kWidth = 4 * kHalves * kEach;  // columns of y of a slab, of a group
+    const GemmPart& part = p.part[t.part];
     const int g = lane >> 2, c = 2 * (lane & 3);
     const float* factor = factors(row_set);
     const int* pair = pairs(row_set);
+    float* staged = reinterpret_cast<float*>(shared + L::kStagedAt) + group * staged_floats(64 * kHalves);
+    float undo[kHalves][2];
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-        const GemmRows rows = gemm_rows(p, t, t.slab + (group * kHalves + half) * 4 + warp, g);
-        if (!rows.live) continue;
+    for (int half = 0; half < kHalves; ++half)
 #pragma unroll
-        for (int i = 0; i < kRaggedTokens / 8; ++i) {
-            if (8 * i >= t.count) break;
+        for (int i = 0; i < 2; ++i) undo[half][i] = half_undo<F>(part.factor, by[half].power[i]);
+    const int slab = t.slab + group * kHalves * 4;
 #pragma unroll
-            for (int j = 0; j < 2; ++j) {
-                const int k = 8 * i + c + j;
-                if (k >= t.count) continue;
-                const float f = factor[k] * by.undo;
-                gemm_store(rows, gemm_row_at(p, rows, t.first + k, pair + k), sum[half][4 * i + j] * f, sum[half][4 * i + 2 + j] * f);
-            }
+    for (int first = 0; first < kRaggedTokens; first += kStagedTokens) {
+        if (first >= t.count) break;
+        named_barrier(1 + group, 128);
+#pragma unroll
+        for (int i = 0; i < kStagedTokens; i += 8) {
+            const float2 f = *reinterpret_cast<const float2*>(factor + first + i + c);
+#pragma unroll
+            for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+                for (int j = 0; j < 2; ++j) {
+                    const int at = (first + i) / 2 + j;
+                    const float by_token = j ? f.y : f.x;
+                    const float low = sum[half][at] * (undo[half][0] * by_token),
+                                high = sum[half][at + 2] * (undo[half][1] * by_token);
+                    float* to = staged + (i + c + j) * (kWidth + 4) + (half * 4 + warp) * kEach + g;
+                    if constexpr (kGlu)
+                        to[0] = fast_silu(low) * high;
+                    else
+                        to[0] = low, to[8] = high;
+                }
         }
+        named_barrier(1 + group, 128);
+        store_staged<kWidth, 128>(staged, part, p.mode == SlabMode::add, slab * kEach, (part.slabs - slab) * kEach,
+                                  warp * 32 + lane, [&](int k) -> int64_t {
+                                      k += first;
+                                      if (k >= t.count) return -1;
+                                      return gemm_row_at(p, part.y_stride, t.first + k, pair + k);
+                                  });
     }
-    row_set = (row_set + 1) % kGemmRowSets;
 }
 
 // Kernel     slab_gemm_wgmma: 168 registers
@@ -204,14 +233,21 @@ __global__ void __launch_bounds__(kGemmThreads, 1) slab_gemm_wgmma(const __grid_
 #pragma unroll 1
     for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
         const GemmTile t = gemm_tile<kSlabs>(p, i);
-        const HalfScales by = half_scales<F>(p.part[t.part].factor);
+        HalfScales by[kHalves];
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half)
+            by[half] = tile_scales<F>(p, t, (group * kHalves + half) * 4 + warp % 4, lane >> 2);
         float sum[kHalves][80];
 #pragma unroll
         for (int half = 0; half < kHalves; ++half)
 #pragma unroll
             for (int j = 0; j < 80; ++j) sum[half][j] = 0;
         block.multiply(sum, by, (t.count + 15) / 16, group, warp % 4, lane);
-        block.finish(sum, by, t, group, warp % 4, lane);
+        if (p.mode == SlabMode::glu)
+            block.template finish<true>(sum, by, t, group, warp % 4, lane);
+        else
+            block.template finish<false>(sum, by, t, group, warp % 4, lane);
+        block.row_set = (block.row_set + 1) % kGemmRowSets;
     }
 #endif
 }

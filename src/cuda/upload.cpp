@@ -220,6 +220,9 @@ Result<void> Upload::repack_job(size_t job) {
         repack(r, j.first.quant, stream_);
         CUDA_TRY(cudaGetLastError());
     }
+    row_powers(j.to, j.rows() * j.parts() / kSlabRows, j.first.in, j.first.quant, r.powers,
+               reinterpret_cast<int8_t*>(j.to + j.bytes), stream_);
+    CUDA_TRY(cudaGetLastError());
     float* factor = factors_ + 2 * job;
     factor[0] = std::ldexp(1.0f, -r.powers.d);
     factor[1] = std::ldexp(1.0f, r.powers.d - r.powers.m);

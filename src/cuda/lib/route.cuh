@@ -8,6 +8,11 @@ namespace sparkinfer::cuda {
 
 constexpr int kMostExperts = 256, kMostTopK = 16;
 
+// With a bias the order is that of sigmoid scores plus bias; softmax with a bias has no form here.
+inline bool routable(const Router& r, int32_t experts) {
+    return r.top_k <= kMostTopK && experts <= kMostExperts && (!r.bias.data || r.scoring == Scoring::sigmoid);
+}
+
 // The order of a row's experts, expert 32·i + lane in entry i of a lane.
 struct ExpertRanking {
     uint32_t key[kMostExperts / 32];  // orders as the score (+ bias) does, NaN last; 0: not there

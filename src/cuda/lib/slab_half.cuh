@@ -47,25 +47,26 @@ __device__ __forceinline__ uint32_t masked_or(uint32_t a, uint32_t mask, uint32_
 }
 __device__ __forceinline__ float power_of_two(int e) { return __int_as_float((e + 127) << 23); }
 
-// What D and M are multiplied by once for 256 columns, so that D times its six or eight bits of scale still is an
-// FP16 number, and M is in the same unit.
-struct HalfScales {
-    float d, m;
-    float undo;  // of a product
-};
+// What D and M of the rows g and g + 8 are multiplied by once for 256 columns, so that D times its six or eight
+// bits of scale still is an FP16 number, M is in the same unit, and each row fills FP16 as well as the tensor's
+// greatest does (row_powers.cu).
 template <SlabKind F>
 constexpr int kHalfPower = F == SlabKind::k6 ? -7 : F == SlabKind::q8 ? 0 : -6;
+struct HalfScales {
+    int power[2];  // of the rows g and g + 8
+    int relative;  // of M beyond D
+};
 template <SlabKind F>
-constexpr bool kHalfMinimum = F == SlabKind::k4 || F == SlabKind::k5;
+__device__ __forceinline__ HalfScales half_scales(const float* factor, const int8_t* powers, int g) {
+    HalfScales s{{powers[g], powers[g + 8]}, 0};
+    if constexpr (F == SlabKind::k4 || F == SlabKind::k5)
+        s.relative = int(__float_as_uint(factor[1]) >> 23 & 255) - 127;
+    return s;
+}
+// Of a product of row g or g + 8.
 template <SlabKind F>
-__device__ __forceinline__ HalfScales half_scales(const float* factor) {
-    int power = kHalfPower<F>, m = 0;
-    if constexpr (kHalfMinimum<F>) {
-        const int relative = int(__float_as_uint(factor[1]) >> 23 & 255) - 127;
-        power -= max(0, relative - 24);  // the minima are the greater part by far
-        m = max(relative - 24 + power, -126);
-    }
-    return {power_of_two(power), power_of_two(m), factor[0] * power_of_two(24 - power)};
+__device__ __forceinline__ float half_undo(const float* factor, int power) {
+    return factor[0] * power_of_two(24 - kHalfPower<F> - power);
 }
 
 // Of one k-step: `codes` at the slab's unit of 64 columns, `scales` at its scales of 256 columns; `kept` lasts for
@@ -81,9 +82,10 @@ struct HalfSlab<SlabKind::k4> {
     static __device__ __forceinline__ uint32_t scale(uint32_t w, uint32_t dm) {
         return half2_mul(half2_add((w & 0x003f003fu) | 0x64006400u, 0xe400e400u), dm);
     }
-    static __device__ __forceinline__ uint32_t adapt(uint32_t dm, const HalfScales& by) {
+    static __device__ __forceinline__ uint32_t adapt(uint32_t dm, const HalfScales& by, int row) {
         const float2 v = half2_floats(dm);
-        return half2_of(v.x * by.d, v.y * by.m);
+        const int power = by.power[row] - 6;
+        return half2_of(v.x * power_of_two(power), v.y * power_of_two(power + by.relative - 24));
     }
     template <int kUnit>
     __device__ __forceinline__ void load(const std::byte* codes, const std::byte* scales, int lane,
@@ -99,7 +101,7 @@ struct HalfSlab<SlabKind::k4> {
                 a |= (u < 3 ? w.x >> (12 - 4 * u) : w.x) & mask;
                 b |= (u < 3 ? w.y >> (12 - 4 * u) : w.y) & mask;
             }
-            kept[0] = adapt(a, by), kept[1] = adapt(b, by);
+            kept[0] = adapt(a, by, 0), kept[1] = adapt(b, by, 1);
         }
         const uint2 w = shared2(at + kUnit * 64);
         s[0] = scale(w.x, kept[0]), s[1] = scale(w.y, kept[1]);
@@ -158,7 +160,7 @@ struct HalfSlab<SlabKind::k6> {
         const int g = lane >> 2;
         if constexpr (kUnit == 0) {
             const float2 d = half2_floats(shared1(scales + 256 + g * 4));
-            kept[0] = half2_of(d.x * by.d, d.y * by.d);
+            kept[0] = half2_of(d.x * power_of_two(by.power[0] - 7), d.y * power_of_two(by.power[1] - 7));
         }
         const uint2 w = shared2(scales + kUnit * 64 + g * 8);
         s[0] = scale(w.x, 0x4140, kept[0]), s[1] = scale(w.x, 0x4342, kept[0]);
@@ -185,10 +187,12 @@ struct HalfSlab<SlabKind::q8> {
     uint4 c[2];
     uint2 s;
     template <int kUnit>
-    __device__ __forceinline__ void load(const std::byte* codes, const std::byte*, int lane, uint32_t*,
-                                         const HalfScales&) {
+    __device__ __forceinline__ void load(const std::byte* codes, const std::byte*, int lane, uint32_t* kept,
+                                         const HalfScales& by) {
         c[0] = shared4(codes + lane * 16), c[1] = shared4(codes + 512 + lane * 16);
         s = shared2(codes + 1024 + (lane >> 2) * 8);
+        if constexpr (kUnit == 0) kept[0] = half2_of(power_of_two(by.power[0]), power_of_two(by.power[1]));
+        s.x = half2_mul(s.x, kept[0]), s.y = half2_mul(s.y, kept[0]);
     }
     template <int J>
     __device__ __forceinline__ void convert(uint32_t* a) const {
