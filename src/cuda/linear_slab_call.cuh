@@ -12,7 +12,12 @@ namespace sparkinfer::cuda {
 
 constexpr int kSlabWarps = 8, kSlabThreads = (kSlabWarps + 1) * 32, kMaxStages = 32;
 
-enum class SlabMode : int32_t { store, add, glu };
+enum class SlabMode : int32_t {
+    store,
+    add,
+    glu,
+    half,  // FP16 that still lacks powers of two (slab_gemm_call.cuh); many rows only
+};
 
 // Slabs of all parts are counted as one row of them; data and y lie where they would if the part had them
 // all.

@@ -3,6 +3,7 @@
 #include "cuda/expert_order.h"
 #include "cuda/lib/math.cuh"
 #include "cuda/lib/pdl.cuh"
+#include "cuda/lib/slab_half.cuh"
 #include "cuda/linear_generic.cuh"
 #include "cuda/many_rows.h"
 #include "cuda/slab_gemm.h"
@@ -11,36 +12,53 @@ namespace sparkinfer::cuda {
 namespace {
 
 struct CombinePlaces {
-    const float* down;           // [places, D] of the experts
+    const __half* down;  // [places, D] of the experts, as SlabMode::half leaves it
+    const float* factor;  // [places] of the packed rows
+    const float* scale;   // Weight::scale of the down matrix
+    const int8_t* powers;  // [E, D] of its rows
+    float undo;
     const float* shared;         // [T, D] or null
     const float* shared_scalar;  // [T, 1] or null
     int64_t scalar_stride;
     const int32_t* place;  // [T, K]
+    const int32_t* id;     // [T, K]
     const float* weight;   // [T, K]
     float* x;              // [T, D]
     int64_t stride;
     int32_t width, k;
     bool aligned;  // rows of x, to 16 bytes
 };
+__device__ __forceinline__ float4 halves(const __half* from) {
+    const uint2 v = *reinterpret_cast<const uint2*>(from);
+    const float2 a = half2_floats(v.x), b = half2_floats(v.y);
+    return make_float4(a.x, a.y, b.x, b.y);
+}
 // x[t] += Σ_j weight · down[place], in the order of j, + the shared expert. Four columns a thread.
-// Kernel     combine_places: 40 registers
+// Kernel     combine_places: 48 registers
 __global__ void __launch_bounds__(256) combine_places(const CombinePlaces p) {
     wait_for_predecessor();
     let_successor_start();
     const int r = blockIdx.y, i = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
     const int32_t* place = p.place + int64_t(r) * p.k;
     if (i >= p.width || place[0] < 0) return;
+    const float undo = p.undo * p.scale[0];
     float4 sum = make_float4(0, 0, 0, 0);
-    const auto add = [&](float w, const float* from) {
-        const float4 v = *reinterpret_cast<const float4*>(from + i);
-        sum.x = fmaf(w, v.x, sum.x), sum.y = fmaf(w, v.y, sum.y);
-        sum.z = fmaf(w, v.z, sum.z), sum.w = fmaf(w, v.w, sum.w);
-    };
 #pragma unroll 4
-    for (int j = 0; j < p.k; ++j) add(p.weight[r * p.k + j], p.down + int64_t(place[j]) * p.width);
-    if (p.shared)
-        add(p.shared_scalar ? sigmoid(p.shared_scalar[r * p.scalar_stride]) : 1.0f,
-            p.shared + int64_t(r) * p.width);
+    for (int j = 0; j < p.k; ++j) {
+        const int at = place[j];
+        const float4 v = halves(p.down + int64_t(at) * p.width + i);
+        const char4 power =
+            *reinterpret_cast<const char4*>(p.powers + int64_t(p.id[r * p.k + j]) * p.width + i);
+        const float by = p.weight[r * p.k + j] * (undo * p.factor[at]);
+        sum.x = fmaf(by * power_of_two(-power.x), v.x, sum.x), sum.y = fmaf(by * power_of_two(-power.y), v.y, sum.y);
+        sum.z = fmaf(by * power_of_two(-power.z), v.z, sum.z), sum.w = fmaf(by * power_of_two(-power.w), v.w, sum.w);
+    }
+    if (p.shared) {
+        const float by = p.shared_scalar ? sigmoid(p.shared_scalar[r * p.scalar_stride]) : 1.0f;
+        const float4 v = *reinterpret_cast<const float4*>(p.shared + int64_t(r) * p.width + i);
+        sum.x = fmaf(by, v.x, sum.x), sum.y = fmaf(by, v.y, sum.y);
+        sum.z = fmaf(by, v.z, sum.z), sum.w = fmaf(by, v.w, sum.w);
+    }
     float* x = p.x + r * p.stride + i;
     if (p.aligned) {
         float4 y = *reinterpret_cast<float4*>(x);
@@ -59,7 +77,7 @@ bool lower_many(Lowering& l, const MoeGlu& op) {
     const int32_t rows = op.x.rows(), k = op.router.top_k;
     if (rows <= kFewRows || op.gate.pairing != Pairing::gate || !has_slab_gemm(op.gate)) return false;
     const ExpertOrder order =
-        add_ordered_rows(l, op.step, op.slots, op.logits, op.router, expert_tile_rows(l), &op.y).order;
+        add_ordered_rows(l, op.step, op.slots, op.logits, op.router, expert_tile_rows(l, rows * k, int32_t(op.logits.cols())), &op.y).order;
     const PackedRows x = pack_places(l, normed_rows_of(op.x, op.norm, op.eps), order, k);
     add_expert_gemm(l, x, order, {op.gate, static_cast<float*>(op.y.data), op.y.stride}, SlabMode::glu, k,
                     op.gate.out);
@@ -90,15 +108,16 @@ bool lower_many(Lowering& l, const MoeDownAdd& op) {
     const int32_t rows = op.x.rows(), k = op.router.top_k, width = int32_t(op.x.cols());
     if (rows <= kFewRows || !has_slab_gemm(op.down)) return false;
     const auto [routed, order] =
-        add_ordered_rows(l, op.step, op.slots, op.logits, op.router, expert_tile_rows(l));
+        add_ordered_rows(l, op.step, op.slots, op.logits, op.router, expert_tile_rows(l, rows * k, int32_t(op.logits.cols())));
     RowSource h = rows_of(op.h);
     h.rows = rows * k, h.columns = op.down.in, h.inner = k, h.inner_stride = op.down.in;
     const PackedRows packed = pack_places(l, h, order, 1);
-    float* down = l.scratch<float>(int64_t(order.places) * width);
-    add_expert_gemm(l, packed, order, {op.down, down, width}, SlabMode::store);
+    __half* down = l.scratch<__half>(int64_t(order.places) * width);
+    add_expert_gemm(l, packed, order, {op.down, reinterpret_cast<float*>(down), width}, SlabMode::half);
     const float* shared = add_shared(l, op);
     l.add(combine_places, dim3((width / 4 + 255) / 256, rows), dim3(256), 0,
-          {down, shared, static_cast<const float*>(op.shared_scalar.data), op.shared_scalar.stride, order.place,
+          {down, packed.factor, op.down.scale, row_powers_of(op.down), half_undo(op.down, op.down.in), shared,
+           static_cast<const float*>(op.shared_scalar.data), op.shared_scalar.stride, order.place, routed.id,
            routed.weight, static_cast<float*>(op.x.data), op.x.stride, width, k,
            op.x.stride % 4 == 0 && reinterpret_cast<uintptr_t>(op.x.data) % 16 == 0},
           "combine");

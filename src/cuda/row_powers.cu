@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(256) find_row_powers(const RowPowers p) {
     m = fmaxf(m, __shfl_xor_sync(kWholeWarp, m, 16));
     const auto exponent = [](float v) { return int(__float_as_uint(v) >> 23 & 255) - 127; };
     int power = d > 0 ? 14 - exponent(d) : 0;
-    if (m > 0) power = min(power, 28 - (exponent(m) + p.relative));
+    if (m > 0) power = min(power, 22 - (exponent(m) + p.relative));
     const int most = kSlab == Quant::q8_0_slab ? 15 : 40;  // of Q8_0 the power itself is an FP16 number
     if (lane < 16) p.to[slab * 16 + row] = int8_t(max(min(power, most), -40));
 }

@@ -1,6 +1,7 @@
 #include "cuda/slab_gemm.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "cuda/slab_gemm_mma.cuh"
 #include "cuda/slab_gemm_wgmma.cuh"
@@ -41,10 +42,11 @@ CUtensorMap slab_map(const std::byte* data, int64_t slab_bytes, int64_t slabs, i
 
 int32_t slabs_of(const Weight& w) { return w.out / (w.pairing == Pairing::none ? 16 : 8); }
 
-// Tile heights and widths by what their waves cost, in cycles of a multiprocessor.
+// Tile heights and widths, and parts of K, by what their waves cost, in cycles of a multiprocessor.
 struct Tiling {
-    int32_t halves, token_rows, token_tiles;
+    int32_t halves, token_rows, token_tiles, splits;
 };
+constexpr int32_t kMostSplitTiles = 128;
 Tiling choose_tiling(const SlabGemm& p, int32_t sms) {
     Tiling best{};
     double least = 1e30;
@@ -53,10 +55,14 @@ Tiling choose_tiling(const SlabGemm& p, int32_t sms) {
         for (int i = 0; i < p.parts; ++i) row_tiles += (p.part[i].slabs + 8 * halves - 1) / (8 * halves);
         for (int32_t most = 16; most <= kRaggedTokens; most += 16) {
             const int32_t tiles = (p.rows + most - 1) / most, rows = ((p.rows + tiles - 1) / tiles + 15) / 16 * 16;
-            const double waves = double((int64_t(row_tiles) * tiles + sms - 1) / sms);
-            const double step = std::max(4.0 * halves * rows, 130.0 * halves + 60);
-            const double cost = waves * (p.steps * step + 8.0 * halves * rows + 1500);
-            if (cost < least) least = cost, best = {halves, rows, (p.rows + rows - 1) / rows};
+            for (const int32_t splits : {1, 2, 4, 8}) {
+                if (splits > 1 && (p.steps % (4 * splits) || rows > 64 || row_tiles * tiles > kMostSplitTiles)) continue;
+                const double waves = double((int64_t(row_tiles) * tiles * splits + sms - 1) / sms);
+                const double step = std::max(4.0 * halves * rows, 130.0 * halves + 60);
+                double cost = waves * (p.steps / splits * step + 8.0 * halves * rows + 1500);
+                if (splits > 1) cost += 3000 + 2.0 * splits * halves * rows;
+                if (cost < least) least = cost, best = {halves, rows, (p.rows + rows - 1) / rows, splits};
+            }
         }
     }
     return best;
@@ -80,15 +86,20 @@ void set_tiles(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights,
     }
 }
 dim3 grid_of(const Lowering& l, const SlabGemm& p) {
-    const int32_t tiles = p.order.tile_rows ? INT32_MAX : p.row_tiles * p.token_tiles;
+    const int32_t tiles = p.order.tile_rows ? INT32_MAX : p.row_tiles * p.token_tiles * p.splits;
     return dim3(unsigned(std::min(l.device().sms, tiles)));
 }
 
-template <SlabKind F, int kHalves>
+template <SlabKind F, int kHalves, int kTokens>
 void launch_wgmma(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights) {
-    using L = GemmLayout<F, kHalves>;
+    using L = GemmLayout<F, kHalves, kTokens>;
     set_tiles<F>(l, p, weights, L::kSlabs);
-    l.add(slab_gemm_wgmma<F, kHalves>, grid_of(l, p), dim3(kGemmThreads), uint32_t(L::bytes(L::kStages)), p,
+    if (p.splits > 1) {
+        p.steps /= p.splits;
+        p.partial = l.scratch<float>(int64_t(p.row_tiles) * p.token_tiles * p.splits * kHalves * kTokens * 128);
+        p.arrivals = l.arrivals();
+    }
+    l.add(slab_gemm_wgmma<F, kHalves, kTokens>, grid_of(l, p), dim3(kGemmThreads), uint32_t(L::bytes(L::kStages)), p,
           "wgmma");
 }
 template <SlabKind F, int kTokens>
@@ -103,22 +114,29 @@ void launch_mma(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights
     l.add(slab_gemm_mma<F, kTokens>, grid_of(l, p), dim3(kMmaGemmThreads), uint32_t(L::bytes(L::kStages)), p, "mma");
 }
 
+template <SlabKind F, int kHalves>
+void launch_wgmma(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights, int32_t tokens) {
+    if (tokens <= 16) return launch_wgmma<F, kHalves, 16>(l, p, weights);
+    if (tokens <= 32) return launch_wgmma<F, kHalves, 32>(l, p, weights);
+    if (tokens <= 64) return launch_wgmma<F, kHalves, 64>(l, p, weights);
+    return launch_wgmma<F, kHalves, kRaggedTokens>(l, p, weights);
+}
+
 template <SlabKind F>
 void launch(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights) {
     const bool experts = p.order.tile_rows > 0;
+    p.splits = 1;
     if (!l.device().wgmma) {
         if ((experts ? p.order.tile_rows : p.rows) <= 64) return launch_mma<F, 64>(l, p, weights);
         return launch_mma<F, 128>(l, p, weights);
     }
-    int32_t halves = 2;
-    if (!experts) {
-        const Tiling t = choose_tiling(p, l.device().sms);
-        halves = t.halves, p.token_rows = t.token_rows, p.token_tiles = t.token_tiles;
-    }
-    if (halves == 2)
-        launch_wgmma<F, 2>(l, p, weights);
+    if (experts) return launch_wgmma<F, 2>(l, p, weights, p.order.tile_rows);
+    const Tiling t = choose_tiling(p, l.device().sms);
+    p.token_rows = t.token_rows, p.token_tiles = t.token_tiles, p.splits = t.splits;
+    if (t.halves == 2)
+        launch_wgmma<F, 2>(l, p, weights, t.token_rows);
     else
-        launch_wgmma<F, 1>(l, p, weights);
+        launch_wgmma<F, 1>(l, p, weights, t.token_rows);
 }
 
 void launch_kind(Lowering& l, SlabGemm& p, SlabKind kind, std::span<const Weight* const> weights) {
@@ -137,14 +155,36 @@ void add_part(SlabGemm& p, const Product& product) {
     part.y_stride = product.y_stride;
     part.factor = product.w.scale;
     part.slabs = slabs_of(product.w);
-    part.powers = reinterpret_cast<const int8_t*>(part.data) + int64_t(part.slabs) * product.w.experts * kSlabRows *
-                                                                    row_bytes(product.w);
+    part.powers = row_powers_of(product.w);
     part.aligned = reinterpret_cast<uintptr_t>(product.y) % 16 == 0 && product.y_stride % 4 == 0;
 }
 
 }  // namespace
 
-int32_t expert_tile_rows(const Lowering& l) { return l.device().wgmma ? kRaggedTokens : 128; }
+// Where experts have few rows, weights are what takes time, and kernels for a fixed few read them faster.
+int32_t expert_tile_rows(const Lowering& l, int32_t pairs, int32_t experts) {
+    const int32_t mean = pairs / experts;
+    if (!l.device().wgmma) return mean <= 24 ? 64 : 128;
+    return mean <= 6 ? 16 : mean <= 22 ? 32 : mean <= 44 ? 64 : kRaggedTokens;
+}
+
+// |w| < 1/2 and |x| < 2^15 as multiplied.
+static int32_t half_power(int32_t columns) {
+    int32_t power = -1;
+    while (int64_t(1) << (power + 1) < columns) ++power;
+    return power;
+}
+float half_undo(const Weight& w, int32_t columns) {
+    const SlabKind kind = slab_kind(w.quant);
+    const int32_t by = kind == SlabKind::q8   ? kHalfPower<SlabKind::q8>
+                       : kind == SlabKind::k6 ? kHalfPower<SlabKind::k6>
+                                              : kHalfPower<SlabKind::k4>;
+    return std::ldexp(1.0f, 24 - by + half_power(columns));
+}
+const int8_t* row_powers_of(const Weight& w) {
+    const int64_t bytes = int64_t(slabs_of(w)) * w.experts * kSlabRows * row_bytes(w);
+    return static_cast<const int8_t*>(w.data) + bytes;
+}
 
 bool has_slab_gemm(const Weight& w) {
     return w.quant == Quant::q4_k_slab || w.quant == Quant::q5_k_slab || w.quant == Quant::q6_k_slab ||
@@ -173,6 +213,7 @@ void add_expert_gemm(Lowering& l, const PackedRows& x, const ExpertOrder& order,
     add_part(p, product);
     p.x = x, p.order = order, p.steps = x.columns / kPackColumns, p.mode = mode;
     p.inner = inner, p.inner_stride = inner_stride;
+    p.half_power = half_power(x.columns);
     const Weight* weight = &product.w;
     launch_kind(l, p, slab_kind(product.w.quant), {&weight, 1});
 }

@@ -38,7 +38,11 @@ struct SlabGemm {
     int32_t token_rows;   // dense: of a tile
     int32_t token_tiles;  // dense
     int32_t row_tiles;    // of all parts, or of an expert
-    int32_t steps;        // of 64 columns
+    int32_t steps;        // of 64 columns, of a tile's part of K
+    int32_t splits;       // of K: blocks that share a tile; 1 or, dense, more
+    float* partial;       // [tile][split][warpgroup] what they have summed
+    int32_t* arrivals;    // [tile][warpgroup]
+    int32_t half_power;   // SlabMode::half: y = the FP16 product as it is · 2^-half_power
     SlabMode mode;
     // Experts: y has a row a pair (pair p at p / inner · y_stride + p % inner · inner_stride), or, inner 0, a row a
     // place.
@@ -48,15 +52,18 @@ struct SlabGemm {
 struct GemmTile {
     int part, slab, slab_at;  // first slab in the part (or expert); and in the tensor
     int first, count;         // packed rows
+    int tile, split;
 };
 
 __device__ __forceinline__ int gemm_tiles(const SlabGemm& p) {
-    return (p.order.tile_rows ? *p.order.tiles : p.token_tiles) * p.row_tiles;
+    return (p.order.tile_rows ? *p.order.tiles : p.token_tiles) * p.row_tiles * p.splits;
 }
 template <int kSlabs>
 __device__ __forceinline__ GemmTile gemm_tile(const SlabGemm& p, int i) {
     GemmTile t{};
     int row;
+    t.split = i % p.splits;
+    t.tile = i /= p.splits;
     if (p.order.tile_rows) {
         const int4 e = p.order.tile[i / p.row_tiles];
         row = i % p.row_tiles;
@@ -117,11 +124,11 @@ __device__ __forceinline__ int64_t gemm_row_at(const SlabGemm& p, int64_t stride
     return *pair / p.inner * stride + *pair % p.inner * p.inner_stride;
 }
 
-// Stored tokens [kStagedTokens][kWidth] -> y, 16 bytes a thread: `thread` of kThreads; `live` columns from
+// Staged tokens [kStagedTokens][kWidth] -> y, 16 bytes a thread: `thread` of kThreads; `live` columns from
 // `column` on exist; row_of(k) is where token k goes, negative: nowhere.
 template <int kWidth, int kThreads, class RowOf>
-__device__ __forceinline__ void store_staged(const float* staged, const GemmPart& part, bool add, int column, int live,
-                                             int thread, RowOf row_of) {
+__device__ __forceinline__ void store_staged(const float* staged, const GemmPart& part, SlabMode mode, int column,
+                                             int live, int thread, RowOf row_of) {
     constexpr int kAcross = kWidth / 4;
 #pragma unroll
     for (int i = thread; i < kStagedTokens * kAcross; i += kThreads) {
@@ -130,9 +137,12 @@ __device__ __forceinline__ void store_staged(const float* staged, const GemmPart
         if (at < 0 || c >= live) continue;
         float4 v = *reinterpret_cast<const float4*>(staged + token * (kWidth + 4) + c);
         float* y = part.y + at + column + c;
-        if (part.aligned) {
+        if (mode == SlabMode::half) {
+            __half* to = reinterpret_cast<__half*>(part.y) + at + column + c;
+            *reinterpret_cast<uint2*>(to) = make_uint2(half2_of(v.x, v.y), half2_of(v.z, v.w));
+        } else if (part.aligned) {
             float4* to = reinterpret_cast<float4*>(y);
-            if (add) {
+            if (mode == SlabMode::add) {
                 const float4 old = *to;
                 v = make_float4(__fadd_rn(old.x, v.x), __fadd_rn(old.y, v.y), __fadd_rn(old.z, v.z),
                                 __fadd_rn(old.w, v.w));
@@ -141,9 +151,16 @@ __device__ __forceinline__ void store_staged(const float* staged, const GemmPart
         } else {
             const float each[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-            for (int j = 0; j < 4; ++j) y[j] = add ? __fadd_rn(y[j], each[j]) : each[j];
+            for (int j = 0; j < 4; ++j) y[j] = mode == SlabMode::add ? __fadd_rn(y[j], each[j]) : each[j];
         }
     }
+}
+
+// What a product of a row with that power is multiplied by, but for the factor of its token (SlabMode::half: it stays).
+template <SlabKind F>
+__device__ __forceinline__ float gemm_undo(const SlabGemm& p, const GemmPart& part, int power) {
+    if (p.mode == SlabMode::half) return power_of_two(-p.half_power);
+    return part.factor[0] * power_of_two(24 - kHalfPower<F> - power);
 }
 
 }  // namespace sparkinfer::cuda

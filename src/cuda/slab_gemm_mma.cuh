@@ -168,9 +168,9 @@ __device__ __forceinline__ void MmaBlock<F, kTokens>::finish(const float (&sum)[
 #pragma unroll
                 for (int j = 0; j < 2; ++j) {
                     const int k = 8 * n + c + j;
-                    const float f = p.x.factor[t.first + min(token + k, t.count - 1)];
-                    const float low = sum[i][first / 8 + n][j] * (half_undo<F>(part.factor, by[i].power[0]) * f),
-                                high = sum[i][first / 8 + n][j + 2] * (half_undo<F>(part.factor, by[i].power[1]) * f);
+                    const float f = p.mode == SlabMode::half ? 1.0f : p.x.factor[t.first + min(token + k, t.count - 1)];
+                    const float low = sum[i][first / 8 + n][j] * (gemm_undo<F>(p, part, by[i].power[0]) * f),
+                                high = sum[i][first / 8 + n][j + 2] * (gemm_undo<F>(p, part, by[i].power[1]) * f);
                     float* to = staged + k * (kWidth + 4) + (own * kOwn + i) * kEach + g;
                     if constexpr (kGlu)
                         to[0] = fast_silu(low) * high;
@@ -178,7 +178,7 @@ __device__ __forceinline__ void MmaBlock<F, kTokens>::finish(const float (&sum)[
                         to[0] = low, to[8] = high;
                 }
         named_barrier(1 + across, kThreads);
-        store_staged<kWidth, kThreads>(staged, part, p.mode == SlabMode::add, t.slab * kEach,
+        store_staged<kWidth, kThreads>(staged, part, p.mode, t.slab * kEach,
                                        (part.slabs - t.slab) * kEach, own * 32 + lane, [&](int k) -> int64_t {
                                            k += token;
                                            if (k >= t.count) return -1;

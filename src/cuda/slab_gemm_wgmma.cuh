@@ -3,29 +3,30 @@
 // Computes   y[t] (+)= W · x[t], or silu(gate · x[t]) ⊙ (up · x[t])     (ops.h: NormLinear, LinearAdd, LinearGlu,
 //            MoeGlu, MoeDownAdd, Output)
 // Shapes     x packed FP16 rows (packed_rows.cuh)   W slabs (quant/slab.h)   y F32
-// Mapping    a block: a tile of 128 · kHalves rows of W × up to 160 rows of x, one after the other; a warp copies,
-//            two warpgroups multiply, each 64 · kHalves rows of W. Ring of k-steps of 64 columns.
+// Mapping    a block: a tile of 128 · kHalves rows of W × up to kTokens rows of x, one after the other; a warp
+//            copies, two warpgroups multiply, each 64 · kHalves rows of W. Ring of k-steps of 64 columns. Few tiles:
+//            several blocks share one along K, and the last to finish adds up what they have, in their order.
 // Memory     W once a run of 160 rows of x (the second from L2), x once a tile. Floor: 2·T·rows·K / 800 TFLOP/s.
 // Limits     K a multiple of 256. sm_90a.
 // Tested     tests/ops/linear.cpp, moe.cpp against cpu/.
 #pragma once
 #include "cuda/lib/copy.cuh"
 #include "cuda/lib/pdl.cuh"
-#include "cuda/lib/wgmma_ragged.cuh"
+#include "cuda/lib/wgmma.cuh"
 #include "cuda/slab_gemm_call.cuh"
 
 namespace sparkinfer::cuda {
 
-constexpr int kGemmThreads = 384, kGemmRowSets = 4, kMostGemmStages = 8;
+constexpr int kGemmThreads = 384, kGemmRowSets = 4, kMostGemmStages = 16;
 
 // Shared memory of a block, from a multiple of 1024 bytes on.
-template <SlabKind F, int kHalves>
+template <SlabKind F, int kHalves, int kTokens>
 struct GemmLayout {
     using W = HalfSlab<F>;
     static constexpr int kSlabs = 8 * kHalves;
-    static constexpr int kX = kRaggedTokens * 128, kCodes = kSlabs * W::kCodes, kScales = kSlabs * W::kScales;
+    static constexpr int kX = kTokens * 128, kCodes = kSlabs * W::kCodes, kScales = kSlabs * W::kScales;
     static constexpr int kStaged = 2 * staged_floats(64 * kHalves) * 4;
-    static constexpr int kFixed = 1024 + kGemmRowSets * kRaggedTokens * 8 + kStaged + 256;
+    static constexpr int kFixed = 1024 + kGemmRowSets * kTokens * 8 + kStaged + 2 * kMostGemmStages * 8;
     static constexpr int scale_slots(int stages) { return W::kScales ? (stages + 6) / 4 : 0; }
     static constexpr int bytes(int stages) {
         return kFixed + stages * (kX + kCodes) + scale_slots(stages) * kScales;
@@ -38,14 +39,14 @@ struct GemmLayout {
     static constexpr int kStages = stages(227 << 10);
     static constexpr int kCodesAt = kStages * kX, kScalesAt = kCodesAt + kStages * kCodes,
                          kRowsAt = kScalesAt + scale_slots(kStages) * kScales,
-                         kStagedAt = kRowsAt + kGemmRowSets * kRaggedTokens * 8,
+                         kStagedAt = kRowsAt + kGemmRowSets * kTokens * 8,
                          kBarriersAt = kStagedAt + kStaged;
     static_assert(kCodesAt % 128 == 0 && kScalesAt % 128 == 0 && kRowsAt % 128 == 0);
 };
 
-template <SlabKind F, int kHalves>
+template <SlabKind F, int kHalves, int kTokens>
 struct GemmBlock {
-    using L = GemmLayout<F, kHalves>;
+    using L = GemmLayout<F, kHalves, kTokens>;
     using W = HalfSlab<F>;
     const SlabGemm& p;
     std::byte* shared;  // at a multiple of 1024
@@ -64,29 +65,32 @@ struct GemmBlock {
         return shared + L::kScalesAt + s * L::kScales;
     }
     __device__ __forceinline__ float* factors(int set) const {
-        return reinterpret_cast<float*>(shared + L::kRowsAt) + set * 2 * kRaggedTokens;
+        return reinterpret_cast<float*>(shared + L::kRowsAt) + set * 2 * kTokens;
     }
     __device__ __forceinline__ int* pairs(int set) const {
-        return reinterpret_cast<int*>(factors(set) + kRaggedTokens);
+        return reinterpret_cast<int*>(factors(set) + kTokens);
     }
     __device__ __forceinline__ void next_stage() {
         if (++stage == L::kStages) stage = 0, turn ^= 1;
     }
 
     __device__ __forceinline__ void produce(const GemmTile& t);
-    __device__ __forceinline__ void multiply(float (&sum)[kHalves][80], const HalfScales (&by)[kHalves], int sixteens,
+    __device__ __forceinline__ void multiply(float (&sum)[kHalves][kTokens / 2], const HalfScales (&by)[kHalves], int sixteens,
                                              int group, int warp, int lane);
+    __device__ __forceinline__ bool merge(float (&sum)[kHalves][kTokens / 2], const GemmTile& t, int group,
+                                          int thread);
     template <bool kGlu>
-    __device__ __forceinline__ void finish(const float (&sum)[kHalves][80], const HalfScales (&by)[kHalves],
+    __device__ __forceinline__ void finish(const float (&sum)[kHalves][kTokens / 2], const HalfScales (&by)[kHalves],
                                            const GemmTile& t, int group, int warp, int lane);
 };
 
 // One thread.
-template <SlabKind F, int kHalves>
-__device__ __forceinline__ void GemmBlock<F, kHalves>::produce(const GemmTile& t) {
+template <SlabKind F, int kHalves, int kTokens>
+__device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::produce(const GemmTile& t) {
     const GemmPart& part = p.part[t.part];
-    const int n = (t.count + 15) / 16 * 16;
-    const std::byte* x = p.x.data + int64_t(t.first) * 128;
+    const int n = kTokens == kRaggedTokens ? (t.count + 15) / 16 * 16 : kTokens;
+    const int first = t.split * p.steps;
+    const std::byte* x = p.x.data + int64_t(t.first) * 128 + int64_t(first) * p.x.padded * 128;
 #pragma unroll 1
     for (int k = 0; k < p.steps; ++k) {
         barrier_wait_alone(empty(stage), turn ^ 1);
@@ -98,8 +102,8 @@ __device__ __forceinline__ void GemmBlock<F, kHalves>::produce(const GemmTile& t
             bulk_copy_kept(factors(row_set), p.x.factor + t.first, 4 * n, b);
             if (p.order.tile_rows) bulk_copy_kept(pairs(row_set), p.order.pair + t.first, 4 * n, b);
         }
-        copy_codes<F>(codes_at(stage), part, k, t.slab_at, b);
-        if (scales) copy_scales<F>(scales_at(scale_slot), part, k, t.slab_at, b);
+        copy_codes<F>(codes_at(stage), part, first + k, t.slab_at, b);
+        if (scales) copy_scales<F>(scales_at(scale_slot), part, first + k, t.slab_at, b);
         bulk_copy_kept(x_at(stage), x + int64_t(k) * p.x.padded * 128, n * 128, b);
         if (W::kScales && k % 4 == 3 && ++scale_slot == L::scale_slots(L::kStages)) scale_slot = 0;
         next_stage();
@@ -109,8 +113,8 @@ __device__ __forceinline__ void GemmBlock<F, kHalves>::produce(const GemmTile& t
 
 // One warpgroup, software-pipelined: [convert 64 rows × 64 columns] [issue their wgmma] [wait for the next copy,
 // load its codes] [wait for the wgmma before that, free its stage].
-template <SlabKind F, int kHalves>
-__device__ __forceinline__ void GemmBlock<F, kHalves>::multiply(float (&sum)[kHalves][80],
+template <SlabKind F, int kHalves, int kTokens>
+__device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::multiply(float (&sum)[kHalves][kTokens / 2],
                                                                 const HalfScales (&by)[kHalves], int sixteens,
                                                                 int group, int warp, int lane) {
     uint32_t a[2][16], kept[kHalves][W::kKept];
@@ -130,7 +134,7 @@ __device__ __forceinline__ void GemmBlock<F, kHalves>::multiply(float (&sum)[kHa
             uint32_t* to = a[kHalves == 1 ? kUnit & 1 : half];
             w.template convert<0>(to), w.template convert<1>(to + 4);
             w.template convert<2>(to + 8), w.template convert<3>(to + 12);
-            wgmma_ragged(sum[half], to, b, sixteens);
+            wgmma_step<kTokens>(sum[half], to, b, sixteens);
             if (half + 1 < kHalves) {
                 const int next = slab + (half + 1) * 4;
                 w.template load<kUnit>(codes_at(now) + next * W::kCodes, scales_at(slot) + next * W::kScales, lane,
@@ -157,10 +161,46 @@ __device__ __forceinline__ void GemmBlock<F, kHalves>::multiply(float (&sum)[kHa
     if (lane == 0) barrier_arrive(empty(before));
 }
 
+// One warpgroup: adds its part of the sums to those of the other blocks of the tile. True in the last one to come,
+// which then has them all.
+template <SlabKind F, int kHalves, int kTokens>
+__device__ __forceinline__ bool GemmBlock<F, kHalves, kTokens>::merge(float (&sum)[kHalves][kTokens / 2],
+                                                                      const GemmTile& t, int group, int thread) {
+    constexpr int kFloats = kHalves * kTokens / 2;  // of a thread
+    float* tile = p.partial + int64_t(t.tile) * p.splits * 2 * kFloats * 128 + thread;
+    const auto at = [&](int split) { return tile + int64_t(split * 2 + group) * kFloats * 128; };
+    float* own = at(t.split);
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+        for (int j = 0; j < kTokens / 2; ++j) __stcg(own + (half * kTokens / 2 + j) * 128, sum[half][j]);
+    __threadfence();
+    named_barrier(1 + group, 128);
+    int* last = reinterpret_cast<int*>(shared + L::kStagedAt) + group;
+    if (thread == 0) {
+        int32_t* arrivals = p.arrivals + t.tile * 2 + group;
+        *last = atomicAdd(arrivals, 1) == p.splits - 1;
+        if (*last) *arrivals = 0;
+    }
+    named_barrier(1 + group, 128);
+    if (!*last) return false;
+    __threadfence();
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+        for (int j = 0; j < kTokens / 2; ++j) {
+            float v = 0;
+            for (int split = 0; split < p.splits; ++split)
+                v += __ldcg(at(split) + (half * kTokens / 2 + j) * 128);
+            sum[half][j] = v;
+        }
+    return true;
+}
+
 // Sixteen tokens at a time through shared memory, so that a row's results leave together.
-template <SlabKind F, int kHalves>
+template <SlabKind F, int kHalves, int kTokens>
 template <bool kGlu>
-__device__ __forceinline__ void GemmBlock<F, kHalves>::finish(const float (&sum)[kHalves][80],
+__device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::finish(const float (&sum)[kHalves][kTokens / 2],
                                                               const HalfScales (&by)[kHalves], const GemmTile& t,
                                                               int group, int warp, int lane) {
     constexpr int kEach = kGlu ? 8 : 16, kWidth = 4 * kHalves * kEach;  // columns of y of a slab, of a group
@@ -173,10 +213,10 @@ __device__ __forceinline__ void GemmBlock<F, kHalves>::finish(const float (&sum)
 #pragma unroll
     for (int half = 0; half < kHalves; ++half)
 #pragma unroll
-        for (int i = 0; i < 2; ++i) undo[half][i] = half_undo<F>(part.factor, by[half].power[i]);
+        for (int i = 0; i < 2; ++i) undo[half][i] = gemm_undo<F>(p, part, by[half].power[i]);
     const int slab = t.slab + group * kHalves * 4;
 #pragma unroll
-    for (int first = 0; first < kRaggedTokens; first += kStagedTokens) {
+    for (int first = 0; first < kTokens; first += kStagedTokens) {
         if (first >= t.count) break;
         named_barrier(1 + group, 128);
 #pragma unroll
@@ -187,7 +227,7 @@ __device__ __forceinline__ void GemmBlock<F, kHalves>::finish(const float (&sum)
 #pragma unroll
                 for (int j = 0; j < 2; ++j) {
                     const int at = (first + i) / 2 + j;
-                    const float by_token = j ? f.y : f.x;
+                    const float by_token = p.mode == SlabMode::half ? 1.0f : j ? f.y : f.x;
                     const float low = sum[half][at] * (undo[half][0] * by_token),
                                 high = sum[half][at + 2] * (undo[half][1] * by_token);
                     float* to = staged + (i + c + j) * (kWidth + 4) + (half * 4 + warp) * kEach + g;
@@ -198,7 +238,7 @@ __device__ __forceinline__ void GemmBlock<F, kHalves>::finish(const float (&sum)
                 }
         }
         named_barrier(1 + group, 128);
-        store_staged<kWidth, 128>(staged, part, p.mode == SlabMode::add, slab * kEach, (part.slabs - slab) * kEach,
+        store_staged<kWidth, 128>(staged, part, p.mode, slab * kEach, (part.slabs - slab) * kEach,
                                   warp * 32 + lane, [&](int k) -> int64_t {
                                       k += first;
                                       if (k >= t.count) return -1;
@@ -208,11 +248,11 @@ __device__ __forceinline__ void GemmBlock<F, kHalves>::finish(const float (&sum)
 }
 
 // Kernel     slab_gemm_wgmma: 168 registers
-template <SlabKind F, int kHalves>
+template <SlabKind F, int kHalves, int kTokens>
 __global__ void __launch_bounds__(kGemmThreads, 1) slab_gemm_wgmma(const __grid_constant__ SlabGemm p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ std::byte dynamic[];
-    GemmBlock<F, kHalves> block(p, dynamic);
+    GemmBlock<F, kHalves, kTokens> block(p, dynamic);
     if (threadIdx.x == 0) {
         for (int s = 0; s < kMostGemmStages; ++s) barrier_init(block.full(s), 1), barrier_init(block.empty(s), 8);
         barrier_init_fence();
@@ -221,7 +261,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1) slab_gemm_wgmma(const __grid_
     wait_for_predecessor();
     let_successor_start();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tiles = gemm_tiles(p);
-    constexpr int kSlabs = GemmLayout<F, kHalves>::kSlabs;
+    constexpr int kSlabs = GemmLayout<F, kHalves, kTokens>::kSlabs;
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (warp || lane) return;
@@ -237,12 +277,17 @@ __global__ void __launch_bounds__(kGemmThreads, 1) slab_gemm_wgmma(const __grid_
 #pragma unroll
         for (int half = 0; half < kHalves; ++half)
             by[half] = tile_scales<F>(p, t, (group * kHalves + half) * 4 + warp % 4, lane >> 2);
-        float sum[kHalves][80];
+        float sum[kHalves][kTokens / 2];
 #pragma unroll
         for (int half = 0; half < kHalves; ++half)
 #pragma unroll
-            for (int j = 0; j < 80; ++j) sum[half][j] = 0;
+            for (int j = 0; j < kTokens / 2; ++j) sum[half][j] = 0;
         block.multiply(sum, by, (t.count + 15) / 16, group, warp % 4, lane);
+        if constexpr (kTokens < kRaggedTokens)
+            if (p.splits > 1 && !block.merge(sum, t, group, threadIdx.x % 128)) {
+                block.row_set = (block.row_set + 1) % kGemmRowSets;
+                continue;
+            }
         if (p.mode == SlabMode::glu)
             block.template finish<true>(sum, by, t, group, warp % 4, lane);
         else

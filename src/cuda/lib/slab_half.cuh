@@ -63,12 +63,6 @@ __device__ __forceinline__ HalfScales half_scales(const float* factor, const int
         s.relative = int(__float_as_uint(factor[1]) >> 23 & 255) - 127;
     return s;
 }
-// Of a product of row g or g + 8.
-template <SlabKind F>
-__device__ __forceinline__ float half_undo(const float* factor, int power) {
-    return factor[0] * power_of_two(24 - kHalfPower<F> - power);
-}
-
 // Of one k-step: `codes` at the slab's unit of 64 columns, `scales` at its scales of 256 columns; `kept` lasts for
 // the four units of an item.
 template <SlabKind>

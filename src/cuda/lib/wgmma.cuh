@@ -1,5 +1,5 @@
-// wgmma_ragged.cuh — one step of 64 columns of wgmma with a token count known only at run time, on the same
-// accumulator registers for every count. sm_90a.
+// wgmma.cuh — one step of 64 columns of wgmma with A from registers; also with a token count known only at run
+// time, on the same accumulator registers for every count. sm_90a.
 #pragma once
 #include <cstdint>
 
@@ -54,6 +54,40 @@ __device__ __forceinline__ void wgmma_ragged(float (&d)[80], const uint32_t* a, 
           SI_OUT8(64), SI_OUT8(72)
         : SI_IN4(0), SI_IN4(4), SI_IN4(8), SI_IN4(12), "l"(b), "r"(sixteens - 1));
 }
+// The same for a count known when it is compiled.
+__device__ __forceinline__ void wgmma_fixed(float (&d)[8], const uint32_t* a, uint64_t b) {
+    asm volatile(
+        "{.reg .b64 b1,b2,b3;\nadd.s64 b1,%24,2;\nadd.s64 b2,%24,4;\nadd.s64 b3,%24,6;\nwgmma.fence.sync.aligned;\n"
+        SI_WGMMA("16", SI_ACC0, "%8,%9,%10,%11", "%24")
+        SI_WGMMA("16", SI_ACC0, "%12,%13,%14,%15", "b1")
+        SI_WGMMA("16", SI_ACC0, "%16,%17,%18,%19", "b2")
+        SI_WGMMA("16", SI_ACC0, "%20,%21,%22,%23", "b3")
+        "wgmma.commit_group.sync.aligned;\n}"
+        : SI_OUT8(0)
+        : SI_IN4(0), SI_IN4(4), SI_IN4(8), SI_IN4(12), "l"(b));
+}
+__device__ __forceinline__ void wgmma_fixed(float (&d)[16], const uint32_t* a, uint64_t b) {
+    asm volatile(
+        "{.reg .b64 b1,b2,b3;\nadd.s64 b1,%32,2;\nadd.s64 b2,%32,4;\nadd.s64 b3,%32,6;\nwgmma.fence.sync.aligned;\n"
+        SI_WGMMA("32", SI_ACC1, "%16,%17,%18,%19", "%32")
+        SI_WGMMA("32", SI_ACC1, "%20,%21,%22,%23", "b1")
+        SI_WGMMA("32", SI_ACC1, "%24,%25,%26,%27", "b2")
+        SI_WGMMA("32", SI_ACC1, "%28,%29,%30,%31", "b3")
+        "wgmma.commit_group.sync.aligned;\n}"
+        : SI_OUT8(0), SI_OUT8(8)
+        : SI_IN4(0), SI_IN4(4), SI_IN4(8), SI_IN4(12), "l"(b));
+}
+__device__ __forceinline__ void wgmma_fixed(float (&d)[32], const uint32_t* a, uint64_t b) {
+    asm volatile(
+        "{.reg .b64 b1,b2,b3;\nadd.s64 b1,%48,2;\nadd.s64 b2,%48,4;\nadd.s64 b3,%48,6;\nwgmma.fence.sync.aligned;\n"
+        SI_WGMMA("64", SI_ACC3, "%32,%33,%34,%35", "%48")
+        SI_WGMMA("64", SI_ACC3, "%36,%37,%38,%39", "b1")
+        SI_WGMMA("64", SI_ACC3, "%40,%41,%42,%43", "b2")
+        SI_WGMMA("64", SI_ACC3, "%44,%45,%46,%47", "b3")
+        "wgmma.commit_group.sync.aligned;\n}"
+        : SI_OUT8(0), SI_OUT8(8), SI_OUT8(16), SI_OUT8(24)
+        : SI_IN4(0), SI_IN4(4), SI_IN4(8), SI_IN4(12), "l"(b));
+}
 // clang-format on
 #undef SI_ACC0
 #undef SI_ACC1
@@ -69,6 +103,15 @@ __device__ __forceinline__ void wgmma_ragged(float (&d)[80], const uint32_t* a, 
 #undef SI_CASE
 #undef SI_OUT8
 #undef SI_IN4
+
+// REQUIRES: a count of 16 · sixteens ≤ kTokens; exactly kTokens, where that is not kRaggedTokens.
+template <int kTokens>
+__device__ __forceinline__ void wgmma_step(float (&d)[kTokens / 2], const uint32_t* a, uint64_t b, int sixteens) {
+    if constexpr (kTokens == kRaggedTokens)
+        wgmma_ragged(d, a, b, sixteens);
+    else
+        wgmma_fixed(d, a, b);
+}
 
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
