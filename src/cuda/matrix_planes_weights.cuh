@@ -1,0 +1,150 @@
+// matrix_planes_weights.cuh — a tile of weights of any format, in shared memory as BF16: two planes, or the one
+// that BF16 itself is.
+//
+// A tile is [rows, 32 columns], 64 bytes a row and plane, the four 16-byte chunks of a row at
+// chunk ^ (row / 2 & 3): free of bank conflicts for ldmatrix and for eight lanes that write two rows.
+#pragma once
+#include "cuda/linear_generic.cuh"
+#include "cuda/matrix_planes_pack.cuh"
+
+namespace sparkinfer::cuda {
+
+constexpr int kPlanesStep = 32;  // columns of a tile
+
+__device__ __forceinline__ int tile_chunk_at(int row, int chunk) {
+    return row * 64 + ((chunk ^ (row >> 1 & 3)) * 16);
+}
+
+__device__ __forceinline__ bool aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+// Elements col … col + 7 (col a multiple of 8) of a row by the defining decoder, zeros beyond its end.
+template <class F>
+__device__ __forceinline__ void decode_eight(const Weight& w, int expert, int row, int col, float (&v)[8]) {
+    if constexpr (!F::split && F::block % 8 == 0) {  // they lie in one block
+        if (col >= w.in) {
+#pragma unroll
+            for (int i = 0; i < 8; ++i) v[i] = 0;
+            return;
+        }
+        const int64_t blocks = w.in / F::block;
+        const std::byte* b = static_cast<const std::byte*>(w.data) +
+                             (weight_row(w, expert, row) * blocks + col / F::block) * F::bytes;
+        const unsigned first = unsigned(col) % F::block & ~7u;
+#pragma unroll
+        for (unsigned i = 0; i < 8; ++i) v[i] = F::decode_block(b, int(first | i));
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) v[i] = col + i < w.in ? element<F>(w, expert, row, col + i) : 0.0f;
+    }
+}
+
+// What the threads of a group fill: kRows rows of `w` from first_row on, columns from `column` on. Rows beyond
+// the last repeat it.
+struct WeightTile {
+    const Weight& w;
+    int expert, first_row, column;
+    uint32_t high, low;  // shared addresses of the planes
+};
+
+template <int kRows, class F>
+__device__ __forceinline__ void fill_decoded(const WeightTile& t, int thread) {
+#pragma unroll 2
+    for (int u = 0; u < 4; ++u) {
+        const int row = (u * kRows + thread) / 4, chunk = thread % 4;
+        float v[8];
+        decode_eight<F>(t.w, t.expert, min(t.first_row + row, t.w.out - 1), t.column + chunk * 8, v);
+        uint4 high, low;
+        split_eight(v, high, low);
+        store_shared16(t.high + tile_chunk_at(row, chunk), high);
+        store_shared16(t.low + tile_chunk_at(row, chunk), low);
+    }
+}
+
+// 16 bytes a thread and turn. REQUIRES: aligned rows, `in` a multiple of 8.
+template <int kRows>
+__device__ __forceinline__ void fill_bf16(const WeightTile& t, int thread) {
+    const int chunk = thread % 4;
+    const bool wanted = t.column + chunk * 8 < t.w.in;
+    const std::byte* data = static_cast<const std::byte*>(t.w.data);
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+        const int row = (u * kRows + thread) / 4;
+        const int64_t at = weight_row(t.w, t.expert, min(t.first_row + row, t.w.out - 1)) * t.w.in + t.column;
+        async_copy16(t.high + tile_chunk_at(row, chunk), wanted ? data + (at + chunk * 8) * 2 : data, wanted);
+    }
+}
+
+template <int kRows>
+__device__ __forceinline__ void fill_f16(const WeightTile& t, int thread) {
+    const int chunk = thread % 4;
+    const bool wanted = t.column + chunk * 8 < t.w.in;
+    const std::byte* data = static_cast<const std::byte*>(t.w.data);
+    uint4 raw[4];
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+        const int row = (u * kRows + thread) / 4;
+        const int64_t at = weight_row(t.w, t.expert, min(t.first_row + row, t.w.out - 1)) * t.w.in + t.column;
+        raw[u] = wanted ? __ldg(reinterpret_cast<const uint4*>(data + (at + chunk * 8) * 2)) : uint4{};
+    }
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+        const int row = (u * kRows + thread) / 4;
+        const uint32_t word[4] = {raw[u].x, raw[u].y, raw[u].z, raw[u].w};
+        float v[8];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float2 f = __half22float2(*reinterpret_cast<const __half2*>(&word[i]));
+            v[2 * i] = f.x, v[2 * i + 1] = f.y;
+        }
+        uint4 high, low;
+        split_eight(v, high, low);
+        store_shared16(t.high + tile_chunk_at(row, chunk), high);
+        store_shared16(t.low + tile_chunk_at(row, chunk), low);
+    }
+}
+
+__device__ __forceinline__ void store_shared8(uint32_t to, uint32_t a, uint32_t b) {
+    asm volatile("st.shared.v2.b32 [%0],{%1,%2};" ::"r"(to), "r"(a), "r"(b) : "memory");
+}
+
+// Four columns a thread and turn. REQUIRES: aligned rows, `in` a multiple of 4.
+template <int kRows>
+__device__ __forceinline__ void fill_f32(const WeightTile& t, int thread) {
+    const int quad = thread % 8;
+    const bool wanted = t.column + quad * 4 < t.w.in;
+    const float* data = static_cast<const float*>(t.w.data);
+    float4 raw[8];
+#pragma unroll
+    for (int u = 0; u < 8; ++u) {
+        const int row = (u * kRows + thread) / 8;
+        const int64_t at = weight_row(t.w, t.expert, min(t.first_row + row, t.w.out - 1)) * t.w.in + t.column;
+        raw[u] = wanted ? __ldg(reinterpret_cast<const float4*>(data + at + quad * 4)) : float4{};
+    }
+#pragma unroll
+    for (int u = 0; u < 8; ++u) {
+        const int row = (u * kRows + thread) / 8, at = tile_chunk_at(row, quad / 2) + quad % 2 * 8;
+        uint32_t high[2], low[2];
+        split_bf16(raw[u].x, raw[u].y, high[0], low[0]);
+        split_bf16(raw[u].z, raw[u].w, high[1], low[1]);
+        store_shared8(t.high + at, high[0], high[1]);
+        store_shared8(t.low + at, low[0], low[1]);
+    }
+}
+
+// By the kRows threads of a group. The low plane of BF16 may be left as it was.
+template <int kRows>
+__device__ __forceinline__ void fill_weights(const WeightTile& t, int thread) {
+    const Weight& w = t.w;
+    const bool vectors = aligned16(w.data);
+    if (w.quant == Quant::bf16 && vectors && w.in % 8 == 0) return fill_bf16<kRows>(t, thread);
+    if (w.quant == Quant::f16 && vectors && w.in % 8 == 0) return fill_f16<kRows>(t, thread);
+    if (w.quant == Quant::f32 && vectors && w.in % 4 == 0) return fill_f32<kRows>(t, thread);
+    switch (w.quant) {
+#define X(name, text, id) \
+    case Quant::name: return fill_decoded<kRows, Format<Quant::name>>(t, thread);
+        FOREACH_QUANT(X)
+#undef X
+    }
+}
+
+}  // namespace sparkinfer::cuda
