@@ -5,7 +5,8 @@
 // Mapping    persistent blocks take tiles of kM weight rows by kN packed rows. Eight warps fill a ring of
 //            steps of 32 columns: groups of kM threads, a step each, decode the weights to BF16 high + low and
 //            copy the packed rows. Eight warps multiply: mma.m16n8k16, high·high + high·low + low·high in
-//            float32 (weights of BF16: without the last).
+//            float32 (weights whose values are BF16: without the last). Sums of at most kPlanesRun steps are added
+//            to y one after the other.
 // Memory     a tile reads its weights once, decoded by whoever reads them, and 4·K bytes a row of x. Neighbouring
 //            blocks share both through the second-level cache.
 // Limits     2^-16 of a product's factors; sums are float32, in an order that nothing but K sets: a row's bits are
@@ -18,7 +19,8 @@
 namespace sparkinfer::cuda {
 
 constexpr int kPlanesHalf = 256, kPlanesThreads = 2 * kPlanesHalf, kPlanesStages = 8;
-constexpr int kPlanesBand = 8;  // tiles of x that are gone through beside each other
+constexpr int kPlanesBand = 8;   // tiles of x that are gone through beside each other
+constexpr int kPlanesRun = 128;  // steps most that a sum in tensor cores, which truncate, goes on
 
 template <int kM, int kN>
 constexpr int planes_stage_bytes() {
@@ -149,8 +151,8 @@ struct PlanesSum {
     float v[kRows16][kRows8][4];
 };
 
-template <int kM, int kN, bool kLow>
-__device__ __forceinline__ void planes_multiply(PlanesSum<kM, kN>& sum, uint32_t stage) {
+template <int kM, int kN>
+__device__ __forceinline__ void planes_multiply(PlanesSum<kM, kN>& sum, uint32_t stage, bool single) {
     using Sum = PlanesSum<kM, kN>;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int m = warp / 4 * (kM / 2) + lane % 16, n = warp % 4 * (kN / 4) + lane % 8 + lane / 16 * 8;
@@ -176,21 +178,24 @@ __device__ __forceinline__ void planes_multiply(PlanesSum<kM, kN>& sum, uint32_t
             for (int j = 0; j < Sum::kRows8; ++j) mma_bf16(sum.v[i][j], a, high[j][0], high[j][1]);
 #pragma unroll
             for (int j = 0; j < Sum::kRows8; ++j) mma_bf16(sum.v[i][j], a, low[j][0], low[j][1]);
-            if constexpr (kLow) {
-                load_matrices(a, weights + kM * 64 + i * 1024 + m_chunk);
+        }
+        if (single) continue;
 #pragma unroll
-                for (int j = 0; j < Sum::kRows8; ++j) mma_bf16(sum.v[i][j], a, high[j][0], high[j][1]);
-            }
+        for (int i = 0; i < Sum::kRows16; ++i) {
+            uint32_t a[4];
+            load_matrices(a, weights + kM * 64 + i * 1024 + m_chunk);
+#pragma unroll
+            for (int j = 0; j < Sum::kRows8; ++j) mma_bf16(sum.v[i][j], a, high[j][0], high[j][1]);
         }
     }
 }
 
-template <int kM, int kN, bool kLow>
+template <int kM, int kN>
 __device__ __forceinline__ void planes_sum(PlanesSum<kM, kN>& sum, const MatrixPlanes& p, const PlanesRing& ring,
-                                           RingPlace& at, int steps) {
+                                           RingPlace& at, int steps, bool single) {
     for (int s = 0; s < steps; ++s) {
         barrier_wait(&ring.full[at.stage], at.parity);
-        planes_multiply<kM, kN, kLow>(sum, ring.data + at.stage * planes_stage_bytes<kM, kN>());
+        planes_multiply(sum, ring.data + at.stage * planes_stage_bytes<kM, kN>(), single);
         __syncwarp();
         if (threadIdx.x % 32 == 0) barrier_arrive(&ring.empty[at.stage]);
         at.advance(1, p.stages);
@@ -199,7 +204,7 @@ __device__ __forceinline__ void planes_sum(PlanesSum<kM, kN>& sum, const MatrixP
 
 template <int kM, int kN>
 __device__ __forceinline__ void planes_store(const PlanesSum<kM, kN>& sum, const MatrixPlanes& p,
-                                             const PlanesTile& t) {
+                                             const PlanesTile& t, bool add) {
     using Sum = PlanesSum<kM, kN>;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int m = t.first_m + warp / 4 * (kM / 2) + lane / 4, n = warp % 4 * (kN / 4) + lane % 4 * 2;
@@ -215,7 +220,7 @@ __device__ __forceinline__ void planes_store(const PlanesSum<kM, kN>& sum, const
             y[c] = row < 0 ? nullptr : t.part->y + row * t.part->y_stride;
         }
         float old[Sum::kRows16][4] = {};
-        if (p.add) {
+        if (add) {
 #pragma unroll
             for (int i = 0; i < Sum::kRows16; ++i)
 #pragma unroll
@@ -229,8 +234,28 @@ __device__ __forceinline__ void planes_store(const PlanesSum<kM, kN>& sum, const
                 // Rounded here: a row must not depend on where the compiler fuses the product with the addition.
                 const float v = __fmul_rn(sum.v[i][j][c], factor);
                 if (y[c % 2] && m + i * 16 + c / 2 * 8 < w.out)
-                    y[c % 2][m + i * 16 + c / 2 * 8] = p.add ? __fadd_rn(old[i][c], v) : v;
+                    y[c % 2][m + i * 16 + c / 2 * 8] = add ? __fadd_rn(old[i][c], v) : v;
             }
+    }
+}
+
+// The tile's number only is kept while registers are full of sums.
+template <int kM, int kN>
+__device__ __forceinline__ void planes_reduce(const MatrixPlanes& p, const PlanesRing& ring, RingPlace& at, int i) {
+    int steps;
+    bool single;
+    {
+        const PlanesTile t = planes_tile<kM, kN>(p, i);
+        if (t.count <= 0) return;
+        steps = (t.part->w.in + kPlanesStep - 1) / kPlanesStep;
+        single = planes_single(t.part->w.quant);
+    }
+    const int runs = (steps + kPlanesRun - 1) / kPlanesRun, run = (steps + runs - 1) / runs;
+#pragma unroll 1
+    for (int first = 0; first < steps; first += run) {
+        PlanesSum<kM, kN> sum = {};
+        planes_sum(sum, p, ring, at, min(run, steps - first), single);
+        planes_store(sum, p, planes_tile<kM, kN>(p, i), p.add || first > 0);
     }
 }
 
@@ -249,20 +274,9 @@ __global__ void __launch_bounds__(kPlanesThreads, 1) matrix_planes(const __grid_
     __syncthreads();
     wait_for_predecessor();
     const PlanesRing ring{shared_address(planes), full, empty};
-    const int tiles = planes_tiles<kN>(p);
-    if (threadIdx.x >= kPlanesHalf) return planes_fill<kM, kN>(p, ring, tiles);
+    if (threadIdx.x >= kPlanesHalf) return planes_fill<kM, kN>(p, ring, planes_tiles<kN>(p));
     RingPlace at;
-    for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
-        const PlanesTile t = planes_tile<kM, kN>(p, i);
-        if (t.count <= 0) continue;
-        const int steps = (t.part->w.in + kPlanesStep - 1) / kPlanesStep;
-        PlanesSum<kM, kN> sum = {};
-        if (t.part->w.quant == Quant::bf16)
-            planes_sum<kM, kN, false>(sum, p, ring, at, steps);
-        else
-            planes_sum<kM, kN, true>(sum, p, ring, at, steps);
-        planes_store(sum, p, t);
-    }
+    for (int i = blockIdx.x; i < planes_tiles<kN>(p); i += gridDim.x) planes_reduce<kM, kN>(p, ring, at, i);
 }
 
 }  // namespace sparkinfer::cuda

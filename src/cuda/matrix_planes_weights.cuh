@@ -1,10 +1,10 @@
-// matrix_planes_weights.cuh — a tile of weights of any format, in shared memory as BF16: two planes, or the one
-// that BF16 itself is.
+// matrix_planes_weights.cuh — a tile of weights of any format, in shared memory as BF16: two planes, or one
+// where its values need no more (planes_single).
 //
 // A tile is [rows, 32 columns], 64 bytes a row and plane, the four 16-byte chunks of a row at
 // chunk ^ (row / 2 & 3): free of bank conflicts for ldmatrix and for eight lanes that write two rows.
 #pragma once
-#include "cuda/linear_generic.cuh"
+#include "cuda/matrix_planes_decode.cuh"
 #include "cuda/matrix_planes_pack.cuh"
 
 namespace sparkinfer::cuda {
@@ -17,27 +17,6 @@ __device__ __forceinline__ int tile_chunk_at(int row, int chunk) {
 
 __device__ __forceinline__ bool aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-// Elements col … col + 7 (col a multiple of 8) of a row by the defining decoder, zeros beyond its end.
-template <class F>
-__device__ __forceinline__ void decode_eight(const Weight& w, int expert, int row, int col, float (&v)[8]) {
-    if constexpr (!F::split && F::block % 8 == 0) {  // they lie in one block
-        if (col >= w.in) {
-#pragma unroll
-            for (int i = 0; i < 8; ++i) v[i] = 0;
-            return;
-        }
-        const int64_t blocks = w.in / F::block;
-        const std::byte* b = static_cast<const std::byte*>(w.data) +
-                             (weight_row(w, expert, row) * blocks + col / F::block) * F::bytes;
-        const unsigned first = unsigned(col) % F::block & ~7u;
-#pragma unroll
-        for (unsigned i = 0; i < 8; ++i) v[i] = F::decode_block(b, int(first | i));
-    } else {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) v[i] = col + i < w.in ? element<F>(w, expert, row, col + i) : 0.0f;
-    }
-}
-
 // What the threads of a group fill: kRows rows of `w` from first_row on, columns from `column` on. Rows beyond
 // the last repeat it.
 struct WeightTile {
@@ -46,17 +25,22 @@ struct WeightTile {
     uint32_t high, low;  // shared addresses of the planes
 };
 
-template <int kRows, class F>
+template <int kRows, Quant kQuant>
 __device__ __forceinline__ void fill_decoded(const WeightTile& t, int thread) {
-#pragma unroll 2
+    const int chunk = thread % 4;
+    uint4 high[4], low[4];
+#pragma unroll
     for (int u = 0; u < 4; ++u) {
-        const int row = (u * kRows + thread) / 4, chunk = thread % 4;
         float v[8];
-        decode_eight<F>(t.w, t.expert, min(t.first_row + row, t.w.out - 1), t.column + chunk * 8, v);
-        uint4 high, low;
-        split_eight(v, high, low);
-        store_shared16(t.high + tile_chunk_at(row, chunk), high);
-        store_shared16(t.low + tile_chunk_at(row, chunk), low);
+        decode_eight<kQuant>(t.w, t.expert, min(t.first_row + (u * kRows + thread) / 4, t.w.out - 1),
+                             t.column + chunk * 8, v);
+        split_eight(v, high[u], low[u]);
+    }
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+        const int at = tile_chunk_at((u * kRows + thread) / 4, chunk);
+        store_shared16(t.high + at, high[u]);
+        if constexpr (!planes_single(kQuant)) store_shared16(t.low + at, low[u]);
     }
 }
 
@@ -131,7 +115,7 @@ __device__ __forceinline__ void fill_f32(const WeightTile& t, int thread) {
     }
 }
 
-// By the kRows threads of a group. The low plane of BF16 may be left as it was.
+// By the kRows threads of a group. The low plane of what needs one only is left as it was.
 template <int kRows>
 __device__ __forceinline__ void fill_weights(const WeightTile& t, int thread) {
     const Weight& w = t.w;
@@ -141,7 +125,7 @@ __device__ __forceinline__ void fill_weights(const WeightTile& t, int thread) {
     if (w.quant == Quant::f32 && vectors && w.in % 4 == 0) return fill_f32<kRows>(t, thread);
     switch (w.quant) {
 #define X(name, text, id) \
-    case Quant::name: return fill_decoded<kRows, Format<Quant::name>>(t, thread);
+    case Quant::name: return fill_decoded<kRows, Quant::name>(t, thread);
         FOREACH_QUANT(X)
 #undef X
     }
