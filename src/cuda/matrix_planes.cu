@@ -13,15 +13,22 @@ PackedRows add_pack(Lowering& l, const PlaneRows& rows, int32_t padded, const in
     return to;
 }
 
+template <int kM, int kN, bool kSingle>
+void launch_form(Lowering& l, const MatrixPlanes& p, int64_t tiles) {
+    l.add(matrix_planes<kM, kN, kSingle>, dim3(unsigned(std::min<int64_t>(tiles, l.device().sms))),
+          dim3(kPlanesThreads), uint32_t(p.stages * planes_stage_bytes<kM, kN>()), p, "planes");
+}
+
 template <int kM, int kN>
 void launch(Lowering& l, MatrixPlanes p, int32_t down) {
     constexpr int kStatic = 2 * kPlanesStages * int(sizeof(uint64_t));
     int32_t end = 0;
     for (int32_t i = 0; i < p.parts; ++i) p.m_end[i] = end += (p.part[i].w.out + kM - 1) / kM;
     p.stages = std::min(kPlanesStages, (l.device().shared_block - kStatic) / planes_stage_bytes<kM, kN>());
-    const int64_t tiles = int64_t(end) * down;
-    l.add(matrix_planes<kM, kN>, dim3(unsigned(std::min<int64_t>(tiles, l.device().sms))), dim3(kPlanesThreads),
-          uint32_t(p.stages * planes_stage_bytes<kM, kN>()), p, "planes");
+    if (planes_single(p.part[0].w.quant))
+        launch_form<kM, kN, true>(l, p, int64_t(end) * down);
+    else
+        launch_form<kM, kN, false>(l, p, int64_t(end) * down);
 }
 
 // The form with the least time: rounds of tiles, by what a tile of each takes.
@@ -61,13 +68,15 @@ PackedRows add_pack_planes(Lowering& l, const PlaneRows& rows, const ExpertOrder
 
 void add_linear_planes(Lowering& l, const PackedRows& x, int32_t rows, std::span<const PlanesPart> parts,
                        bool add) {
-    MatrixPlanes p{};
-    p.x = x;
-    p.parts = int32_t(parts.size());
-    std::copy(parts.begin(), parts.end(), p.part);
-    p.rows = rows;
-    p.add = add;
-    launch_best(l, p, [&](int n) { return (rows + n - 1) / n; });
+    for (const bool single : {false, true}) {
+        MatrixPlanes p{};
+        p.x = x;
+        for (const PlanesPart& part : parts)
+            if (planes_single(part.w.quant) == single) p.part[p.parts++] = part;
+        p.rows = rows;
+        p.add = add;
+        if (p.parts) launch_best(l, p, [&](int n) { return (rows + n - 1) / n; });
+    }
 }
 
 void add_expert_planes(Lowering& l, const PackedRows& x, const ExpertOrder& order, const Weight& w, float* y,

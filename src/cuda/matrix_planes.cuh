@@ -18,7 +18,7 @@
 
 namespace sparkinfer::cuda {
 
-constexpr int kPlanesHalf = 256, kPlanesThreads = 2 * kPlanesHalf, kPlanesStages = 8;
+constexpr int kPlanesHalf = 256, kPlanesThreads = 2 * kPlanesHalf, kPlanesStages = 16;
 constexpr int kPlanesBand = 8;   // tiles of x that are gone through beside each other
 constexpr int kPlanesRun = 128;  // steps most that a sum in tensor cores, which truncate, goes on
 
@@ -27,6 +27,7 @@ constexpr int planes_stage_bytes() {
     return 2 * (kM + kN) * kPlanesStep * 2;
 }
 
+// kSingle: all parts are planes_single, else none is.
 struct MatrixPlanes {
     PackedRows x;
     PlanesPart part[kMaxParts];
@@ -78,6 +79,10 @@ __device__ __forceinline__ PlanesTile planes_tile(const MatrixPlanes& p, int i) 
     return t;
 }
 
+__device__ __forceinline__ int planes_steps(const MatrixPlanes& p) {
+    return (p.part[0].w.in + kPlanesStep - 1) / kPlanesStep;
+}
+
 // Where a warp is in the ring.
 struct RingPlace {
     int32_t stage = 0;
@@ -117,7 +122,7 @@ __device__ __forceinline__ void fill_rows(const PackedRows& x, const PlanesTile&
     }
 }
 
-template <int kM, int kN>
+template <int kM, int kN, bool kSingle>
 __device__ __forceinline__ void planes_fill(const MatrixPlanes& p, const PlanesRing& ring, int tiles) {
     constexpr int kGroups = kPlanesHalf / kM;
     const int thread = threadIdx.x % kM, group = (threadIdx.x - kPlanesHalf) / kM;
@@ -127,13 +132,16 @@ __device__ __forceinline__ void planes_fill(const MatrixPlanes& p, const PlanesR
     for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
         const PlanesTile t = planes_tile<kM, kN>(p, i);
         if (t.count <= 0) continue;
-        const Weight& w = t.part->w;
-        const int steps = (w.in + kPlanesStep - 1) / kPlanesStep;
+        const Weight w = t.part->w;
+        const int steps = planes_steps(p);
         for (; turn < steps; turn += kGroups) {
             const uint32_t to = ring.data + at.stage * planes_stage_bytes<kM, kN>();
             barrier_wait(&ring.empty[at.stage], at.parity ^ 1);
             fill_rows<kN, kM>(p.x, t, turn * kPlanesStep, to + 2 * kM * 64, thread);
-            fill_weights<kM>({w, t.expert, t.first_m, turn * kPlanesStep, to, to + kM * 64}, thread);
+            // Hidden, so that addresses of every format are not kept from step to step.
+            int first_m = t.first_m;
+            asm volatile("" : "+r"(first_m));
+            fill_weights<kM, kSingle>({w, t.expert, first_m, turn * kPlanesStep, to, to + kM * 64}, thread);
             barrier_arrive_copies(&ring.full[at.stage]);
             barrier_arrive(&ring.full[at.stage]);
             at.advance(kGroups, p.stages);
@@ -151,8 +159,8 @@ struct PlanesSum {
     float v[kRows16][kRows8][4];
 };
 
-template <int kM, int kN>
-__device__ __forceinline__ void planes_multiply(PlanesSum<kM, kN>& sum, uint32_t stage, bool single) {
+template <int kM, int kN, bool kSingle>
+__device__ __forceinline__ void planes_multiply(PlanesSum<kM, kN>& sum, uint32_t stage) {
     using Sum = PlanesSum<kM, kN>;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int m = warp / 4 * (kM / 2) + lane % 16, n = warp % 4 * (kN / 4) + lane % 8 + lane / 16 * 8;
@@ -178,27 +186,12 @@ __device__ __forceinline__ void planes_multiply(PlanesSum<kM, kN>& sum, uint32_t
             for (int j = 0; j < Sum::kRows8; ++j) mma_bf16(sum.v[i][j], a, high[j][0], high[j][1]);
 #pragma unroll
             for (int j = 0; j < Sum::kRows8; ++j) mma_bf16(sum.v[i][j], a, low[j][0], low[j][1]);
-        }
-        if (single) continue;
+            if constexpr (!kSingle) {
+                load_matrices(a, weights + kM * 64 + i * 1024 + m_chunk);
 #pragma unroll
-        for (int i = 0; i < Sum::kRows16; ++i) {
-            uint32_t a[4];
-            load_matrices(a, weights + kM * 64 + i * 1024 + m_chunk);
-#pragma unroll
-            for (int j = 0; j < Sum::kRows8; ++j) mma_bf16(sum.v[i][j], a, high[j][0], high[j][1]);
+                for (int j = 0; j < Sum::kRows8; ++j) mma_bf16(sum.v[i][j], a, high[j][0], high[j][1]);
+            }
         }
-    }
-}
-
-template <int kM, int kN>
-__device__ __forceinline__ void planes_sum(PlanesSum<kM, kN>& sum, const MatrixPlanes& p, const PlanesRing& ring,
-                                           RingPlace& at, int steps, bool single) {
-    for (int s = 0; s < steps; ++s) {
-        barrier_wait(&ring.full[at.stage], at.parity);
-        planes_multiply(sum, ring.data + at.stage * planes_stage_bytes<kM, kN>(), single);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(&ring.empty[at.stage]);
-        at.advance(1, p.stages);
     }
 }
 
@@ -240,27 +233,24 @@ __device__ __forceinline__ void planes_store(const PlanesSum<kM, kN>& sum, const
 }
 
 // The tile's number only is kept while registers are full of sums.
-template <int kM, int kN>
+template <int kM, int kN, bool kSingle>
 __device__ __forceinline__ void planes_reduce(const MatrixPlanes& p, const PlanesRing& ring, RingPlace& at, int i) {
-    int steps;
-    bool single;
-    {
-        const PlanesTile t = planes_tile<kM, kN>(p, i);
-        if (t.count <= 0) return;
-        steps = (t.part->w.in + kPlanesStep - 1) / kPlanesStep;
-        single = planes_single(t.part->w.quant);
-    }
-    const int runs = (steps + kPlanesRun - 1) / kPlanesRun, run = (steps + runs - 1) / runs;
-#pragma unroll 1
-    for (int first = 0; first < steps; first += run) {
+    if (planes_tile<kM, kN>(p, i).count <= 0) return;
+    for (int s = 0; s < planes_steps(p);) {
         PlanesSum<kM, kN> sum = {};
-        planes_sum(sum, p, ring, at, min(run, steps - first), single);
-        planes_store(sum, p, planes_tile<kM, kN>(p, i), p.add || first > 0);
+        do {
+            barrier_wait(&ring.full[at.stage], at.parity);
+            planes_multiply<kM, kN, kSingle>(sum, ring.data + at.stage * planes_stage_bytes<kM, kN>());
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) barrier_arrive(&ring.empty[at.stage]);
+            at.advance(1, p.stages);
+        } while (++s % kPlanesRun && s < planes_steps(p));
+        planes_store(sum, p, planes_tile<kM, kN>(p, i), p.add || s > kPlanesRun);
     }
 }
 
-// Kernel     matrix_planes: 128 registers, 128 bytes
-template <int kM, int kN>
+// Kernel     matrix_planes: 128 registers, 256 bytes
+template <int kM, int kN, bool kSingle>
 __global__ void __launch_bounds__(kPlanesThreads, 1) matrix_planes(const __grid_constant__ MatrixPlanes p) {
     extern __shared__ __align__(128) std::byte planes[];
     __shared__ uint64_t full[kPlanesStages], empty[kPlanesStages];
@@ -274,9 +264,9 @@ __global__ void __launch_bounds__(kPlanesThreads, 1) matrix_planes(const __grid_
     __syncthreads();
     wait_for_predecessor();
     const PlanesRing ring{shared_address(planes), full, empty};
-    if (threadIdx.x >= kPlanesHalf) return planes_fill<kM, kN>(p, ring, planes_tiles<kN>(p));
+    if (threadIdx.x >= kPlanesHalf) return planes_fill<kM, kN, kSingle>(p, ring, planes_tiles<kN>(p));
     RingPlace at;
-    for (int i = blockIdx.x; i < planes_tiles<kN>(p); i += gridDim.x) planes_reduce<kM, kN>(p, ring, at, i);
+    for (int i = blockIdx.x; i < planes_tiles<kN>(p); i += gridDim.x) planes_reduce<kM, kN, kSingle>(p, ring, at, i);
 }
 
 }  // namespace sparkinfer::cuda

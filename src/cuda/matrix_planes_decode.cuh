@@ -73,7 +73,7 @@ __device__ constexpr CodeTable iq4_table() { return {{0x3f2d1801u, 0x766a5d4fu, 
 // e2m1_doubled: 0 1 2 3, 4 6 8 12 and their negatives.
 __device__ constexpr CodeTable e2m1_table() { return {{0x83828180u, 0x8c888684u, 0x7d7e7f80u, 0x74787a7cu}}; }
 
-// Elements first … first + 7 of a block. The general form: element by element.
+// Elements first … first + 7 of a block.
 template <Quant kQuant>
 struct EightOf {
     static constexpr bool kBlock = false;
@@ -168,6 +168,58 @@ struct EightOf<Quant::q3_k> {
         affine_eight(q, 4, load_half(b + 108) * float(scale), 0, v);
     }
 };
+// Scale and minimum of Q4_K and Q5_K, with their factors, of sub-block `sub`.
+__device__ __forceinline__ float2 k_scales(const std::byte* b, int sub) {
+    const uint32_t dm = load_word<4>(b);
+    int scale, minimum;
+    k_scale_min(reinterpret_cast<const uint8_t*>(b) + 4, sub, &scale, &minimum);
+    return make_float2(half_float(dm) * float(scale), -half_float(dm >> 16) * float(minimum));
+}
+template <>
+struct EightOf<Quant::q4_k> {
+    static constexpr bool kBlock = true;
+    __device__ __forceinline__ static void decode(const std::byte* b, int first, float (&v)[8]) {
+        const float2 s = k_scales(b, first / 32);
+        affine_eight(nibbles(load_words<4>(b + 16 + first / 64 * 32 + first % 32), first % 64 >= 32), 0, s.x, s.y,
+                     v);
+    }
+};
+template <>
+struct EightOf<Quant::q5_k> {
+    static constexpr bool kBlock = true;
+    __device__ __forceinline__ static void decode(const std::byte* b, int first, float (&v)[8]) {
+        const float2 s = k_scales(b, first / 32);
+        const uint2 h = load_words<4>(b + 16 + first % 32);
+        uint2 q = nibbles(load_words<4>(b + 48 + first / 64 * 32 + first % 32), first % 64 >= 32);
+        const int bit = first / 32;
+        q.x |= (h.x >> bit & 0x01010101u) << 4, q.y |= (h.y >> bit & 0x01010101u) << 4;
+        affine_eight(q, 0, s.x, s.y, v);
+    }
+};
+template <>
+struct EightOf<Quant::q6_k> {
+    static constexpr bool kBlock = true;
+    __device__ __forceinline__ static void decode(const std::byte* b, int first, float (&v)[8]) {
+        const int half = first / 128, quarter = first / 32 % 4, shift = quarter * 2;
+        const uint2 h = load_words<2>(b + 128 + half * 32 + first % 32);
+        uint2 q = nibbles(load_words<2>(b + half * 64 + quarter % 2 * 32 + first % 32), quarter >= 2);
+        q.x |= (h.x >> shift & 0x03030303u) << 4, q.y |= (h.y >> shift & 0x03030303u) << 4;
+        const int scale = int8_t(load_byte(b + 192 + first / 16));
+        affine_eight(q, 32, load_half(b + 208) * float(scale), 0, v);
+    }
+};
+template <>
+struct EightOf<Quant::mxfp4> {
+    static constexpr bool kBlock = true;
+    __device__ __forceinline__ static void decode(const std::byte* b, int first, float (&v)[8]) {
+        uint32_t q[2] = {};
+#pragma unroll
+        for (int i = 0; i < 8; ++i) q[i / 4] |= load_byte(b + 1 + first % 16 + i) << (i % 4 * 8);
+        const uint2 n = nibbles(make_uint2(q[0], q[1]), first >= 16);
+        affine_eight(make_uint2(e2m1_table().at(join_nibbles(n.x)), e2m1_table().at(join_nibbles(n.y))), 128,
+                     Format<Quant::mxfp4>::half_scale(uint8_t(load_byte(b))), 0, v);
+    }
+};
 template <>
 struct EightOf<Quant::nvfp4> {
     static constexpr bool kBlock = true;
@@ -178,27 +230,17 @@ struct EightOf<Quant::nvfp4> {
     }
 };
 
-// Columns col … col + 7 of FP8 codes. REQUIRES: col + 8 <= in.
+// Codes of E4M3. REQUIRES: rows 8-byte aligned.
 template <Quant kQuant>
 __device__ __forceinline__ void decode_fp8(const Weight& w, int expert, int row, int col, float (&v)[8]) {
-    const uint8_t* codes = fp8_row(w, expert, row) + col;
-    uint32_t four[2];
-    if (reinterpret_cast<uintptr_t>(codes) % 4 == 0) {
-        four[0] = __ldg(reinterpret_cast<const uint32_t*>(codes));
-        four[1] = __ldg(reinterpret_cast<const uint32_t*>(codes) + 1);
-    } else {
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-            four[i] = codes[4 * i] | codes[4 * i + 1] << 8 | codes[4 * i + 2] << 16 |
-                      uint32_t(codes[4 * i + 3]) << 24;
-    }
+    const uint2 codes = __ldg(reinterpret_cast<const uint2*>(fp8_row(w, expert, row) + col));
     float scale = 1;
     if constexpr (kQuant == Quant::fp8_channel) scale = Format<kQuant>::row_scale(w, expert, row);
     if constexpr (kQuant == Quant::fp8_block)
         scale = Format<kQuant>::row_scales(w, expert, row)[col / Format<kQuant>::tile];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const uint2 h = e4m3_to_f16(four[i]);
+        const uint2 h = e4m3_to_f16(i ? codes.y : codes.x);
         const float2 a = __half22float2(reinterpret_cast<const __half2&>(h.x)),
                      b = __half22float2(reinterpret_cast<const __half2&>(h.y));
         v[4 * i] = a.x * scale, v[4 * i + 1] = a.y * scale;
@@ -206,7 +248,7 @@ __device__ __forceinline__ void decode_fp8(const Weight& w, int expert, int row,
     }
 }
 
-// REQUIRES: col < in, a multiple of 16.
+// Two codes a byte.
 __device__ __forceinline__ void decode_nvfp4_split(const Weight& w, int expert, int row, int col, float (&v)[8]) {
     const int64_t r = weight_row(w, expert, row);
     const uint32_t q = load_word<4>(static_cast<const std::byte*>(w.data) + r * (w.in / 2) + col / 2);
@@ -215,38 +257,28 @@ __device__ __forceinline__ void decode_nvfp4_split(const Weight& w, int expert, 
                  v);
 }
 
-// Elements col … col + 7 (col a multiple of 8) of a row, zeros beyond its end. REQUIRES: data as a file has it,
-// its beginning aligned.
+HD constexpr bool is_fp8(Quant q) {
+    return q == Quant::fp8_channel || q == Quant::fp8_tensor || q == Quant::fp8_block;
+}
+
+template <Quant kQuant>
+HD constexpr bool decodes_words() {
+    return EightOf<kQuant>::kBlock || is_fp8(kQuant) || kQuant == Quant::nvfp4_split;
+}
+
+// Elements col … col + 7 of a row, without a branch, so that several can be on their way. REQUIRES: col a
+// multiple of 8, col + 8 <= in, rows of FP8 8-byte aligned.
 template <Quant kQuant>
 __device__ __forceinline__ void decode_eight(const Weight& w, int expert, int row, int col, float (&v)[8]) {
     using F = Format<kQuant>;
-    constexpr bool kFp8 =
-        kQuant == Quant::fp8_channel || kQuant == Quant::fp8_tensor || kQuant == Quant::fp8_block;
-    if constexpr (F::block % 8 == 0) {
-        if (col >= w.in) {
-#pragma unroll
-            for (int i = 0; i < 8; ++i) v[i] = 0;
-            return;
-        }
-    }
-    if constexpr (!F::split && F::block % 8 == 0) {  // they lie in one block
-        const int64_t blocks = w.in / F::block;
-        const std::byte* b = static_cast<const std::byte*>(w.data) +
-                             (weight_row(w, expert, row) * blocks + col / F::block) * F::bytes;
-        const unsigned first = unsigned(col) % F::block & ~7u;
-        if constexpr (EightOf<kQuant>::kBlock) {
-            EightOf<kQuant>::decode(b, int(first), v);
-        } else {
-#pragma unroll
-            for (unsigned i = 0; i < 8; ++i) v[i] = F::decode_block(b, int(first | i));
-        }
-    } else if (kFp8 && col + 8 <= w.in) {
+    if constexpr (is_fp8(kQuant)) {
         decode_fp8<kQuant>(w, expert, row, col, v);
     } else if constexpr (kQuant == Quant::nvfp4_split) {
         decode_nvfp4_split(w, expert, row, col, v);
     } else {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) v[i] = col + i < w.in ? element<F>(w, expert, row, col + i) : 0.0f;
+        const std::byte* block = static_cast<const std::byte*>(w.data) +
+                                 (weight_row(w, expert, row) * (w.in / F::block) + col / F::block) * F::bytes;
+        EightOf<kQuant>::decode(block, col % F::block, v);
     }
 }
 

@@ -15,32 +15,52 @@ __device__ __forceinline__ int tile_chunk_at(int row, int chunk) {
     return row * 64 + ((chunk ^ (row >> 1 & 3)) * 16);
 }
 
-__device__ __forceinline__ bool aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
-
 // What the threads of a group fill: kRows rows of `w` from first_row on, columns from `column` on. Rows beyond
 // the last repeat it.
 struct WeightTile {
-    const Weight& w;
+    Weight w;
     int expert, first_row, column;
     uint32_t high, low;  // shared addresses of the planes
 };
 
 template <int kRows, Quant kQuant>
 __device__ __forceinline__ void fill_decoded(const WeightTile& t, int thread) {
-    const int chunk = thread % 4;
-    uint4 high[4], low[4];
+    const int chunk = thread % 4, column = t.column + chunk * 8;
+    uint4 high[4] = {}, low[4] = {};
+    if (column < t.w.in) {
 #pragma unroll
-    for (int u = 0; u < 4; ++u) {
-        float v[8];
-        decode_eight<kQuant>(t.w, t.expert, min(t.first_row + (u * kRows + thread) / 4, t.w.out - 1),
-                             t.column + chunk * 8, v);
-        split_eight(v, high[u], low[u]);
+        for (int u = 0; u < 4; ++u) {
+            const int row = (u * kRows + thread) / 4;
+            float v[8];
+            decode_eight<kQuant>(t.w, t.expert, min(t.first_row + row, t.w.out - 1), column, v);
+            split_eight(v, high[u], low[u]);
+        }
     }
 #pragma unroll
     for (int u = 0; u < 4; ++u) {
         const int at = tile_chunk_at((u * kRows + thread) / 4, chunk);
         store_shared16(t.high + at, high[u]);
         if constexpr (!planes_single(kQuant)) store_shared16(t.low + at, low[u]);
+    }
+}
+
+__device__ __forceinline__ void store_shared2(uint32_t to, __nv_bfloat16 v) {
+    asm volatile("st.shared.b16 [%0],%1;" ::"r"(to), "h"(__bfloat16_as_ushort(v)) : "memory");
+}
+
+// Any format and alignment, a column a lane: slow.
+template <int kRows, Quant kQuant>
+__device__ __forceinline__ void fill_elements(const WeightTile& t, int thread) {
+    const int lane = thread % 32, column = t.column + lane;
+#pragma unroll 1
+    for (int row = thread / 32; row < kRows; row += kRows / 32) {
+        const int from = min(t.first_row + row, t.w.out - 1);
+        const float v = column < t.w.in ? element<Format<kQuant>>(t.w, t.expert, from, column) : 0.0f;
+        const __nv_bfloat16 high = __float2bfloat16_rn(v);
+        const int at = tile_chunk_at(row, lane / 8) + lane % 8 * 2;
+        store_shared2(t.high + at, high);
+        if constexpr (!planes_single(kQuant))
+            store_shared2(t.low + at, __float2bfloat16_rn(v - __bfloat162float(high)));
     }
 }
 
@@ -91,7 +111,7 @@ __device__ __forceinline__ void store_shared8(uint32_t to, uint32_t a, uint32_t 
     asm volatile("st.shared.v2.b32 [%0],{%1,%2};" ::"r"(to), "r"(a), "r"(b) : "memory");
 }
 
-// Four columns a thread and turn. REQUIRES: aligned rows, `in` a multiple of 4.
+// Four columns a thread and turn. REQUIRES: aligned rows, `in` a multiple of 8.
 template <int kRows>
 __device__ __forceinline__ void fill_f32(const WeightTile& t, int thread) {
     const int quad = thread % 8;
@@ -115,17 +135,32 @@ __device__ __forceinline__ void fill_f32(const WeightTile& t, int thread) {
     }
 }
 
-// By the kRows threads of a group. The low plane of what needs one only is left as it was.
-template <int kRows>
+template <int kRows, Quant kQuant>
+__device__ __forceinline__ void fill_format(const WeightTile& t, int thread) {
+    if constexpr (Format<kQuant>::block == 1) {
+        const bool aligned = reinterpret_cast<uintptr_t>(t.w.data) % (is_fp8(kQuant) ? 8 : 16) == 0;
+        if (!aligned || t.w.in % 8) return fill_elements<kRows, kQuant>(t, thread);
+    }
+    if constexpr (kQuant == Quant::bf16)
+        fill_bf16<kRows>(t, thread);
+    else if constexpr (kQuant == Quant::f16)
+        fill_f16<kRows>(t, thread);
+    else if constexpr (kQuant == Quant::f32)
+        fill_f32<kRows>(t, thread);
+    else if constexpr (decodes_words<kQuant>())
+        fill_decoded<kRows, kQuant>(t, thread);
+    else
+        fill_elements<kRows, kQuant>(t, thread);
+}
+
+// By the kRows threads of a group. kSingle: the format is planes_single, its low plane is left as it was.
+template <int kRows, bool kSingle>
 __device__ __forceinline__ void fill_weights(const WeightTile& t, int thread) {
-    const Weight& w = t.w;
-    const bool vectors = aligned16(w.data);
-    if (w.quant == Quant::bf16 && vectors && w.in % 8 == 0) return fill_bf16<kRows>(t, thread);
-    if (w.quant == Quant::f16 && vectors && w.in % 8 == 0) return fill_f16<kRows>(t, thread);
-    if (w.quant == Quant::f32 && vectors && w.in % 4 == 0) return fill_f32<kRows>(t, thread);
-    switch (w.quant) {
-#define X(name, text, id) \
-    case Quant::name: return fill_decoded<kRows, Quant::name>(t, thread);
+    switch (t.w.quant) {
+#define X(name, text, id)                                                                                       \
+    case Quant::name:                                                                                           \
+        if constexpr (planes_single(Quant::name) == kSingle) return fill_format<kRows, Quant::name>(t, thread); \
+        break;
         FOREACH_QUANT(X)
 #undef X
     }
