@@ -46,15 +46,14 @@ void add_linears_generic(Lowering& l, std::span<const GenericLinear> parts) {
 void add_normed_linears(Lowering& l, const PlaneRows& rows, std::span<GenericLinear> parts) {
     if (rows.rows > kFewRows) return add_linears_packed(l, rows, parts);
     float* n = l.scratch<float>(int64_t(rows.rows) * rows.columns);  // [T, D]
-    add_rms_norm(l, rows.rows,
-                 {rows.x, rows.x_stride, rows.norm, n, rows.columns, rows.eps, rows.gather});
+    add_rms_norm(l, rows.rows, {rows.x, rows.x_stride, rows.norm, n, rows.columns, rows.eps, rows.gather});
     for (GenericLinear& part : parts) part.x = n, part.x_stride = rows.columns;
     add_linears_generic(l, parts);
 }
 
 // Rows of x with their norm.
 static PlaneRows normed_rows(const Tensor& x, const Weight& norm, float eps) {
-    return {static_cast<const float*>(x.data), x.stride, x.rows(), int32_t(x.cols()),
+    return {static_cast<const float*>(x.data),    x.stride, x.rows(), int32_t(x.cols()),
             static_cast<const float*>(norm.data), eps};
 }
 
@@ -62,8 +61,9 @@ void lower(Lowering& l, const NormLinear& op) {
     if (lower_slab(l, op)) return;
     GenericLinear part[kMaxParts];
     for (int32_t i = 0; i < op.parts; ++i)
-        part[i] = {nullptr, static_cast<float*>(op.y[i].data), 0, op.y[i].stride, op.w[i], nullptr,
-                   op.x.rows(), 1, false};
+        part[i] = {
+            nullptr, static_cast<float*>(op.y[i].data), 0, op.y[i].stride, op.w[i], nullptr, op.x.rows(), 1,
+            false};
     add_normed_linears(l, normed_rows(op.x, op.norm, op.eps), {part, size_t(op.parts)});
 }
 

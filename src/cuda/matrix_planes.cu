@@ -5,7 +5,8 @@
 namespace sparkinfer::cuda {
 namespace {
 
-PackedRows add_pack(Lowering& l, const PlaneRows& rows, int32_t padded, const int32_t* place, int32_t copies) {
+PackedRows add_pack(Lowering& l, const PlaneRows& rows, int32_t padded, const int32_t* place,
+                    int32_t copies) {
     PackedRows to{nullptr, nullptr, padded, (rows.columns + kPackColumns - 1) / kPackColumns * kPackColumns};
     to.data = l.scratch<std::byte>(2 * to.plane_bytes());
     const unsigned threads = unsigned(std::min(kPackThreads, (to.columns / 8 + 31) / 32 * 32));
@@ -40,9 +41,9 @@ void launch_best(Lowering& l, const MatrixPlanes& p, const Down& down) {
         void (*launch)(Lowering&, MatrixPlanes, int32_t);
     };
     constexpr Form kForms[] = {{128, 128, 8.0f, launch<128, 128>},
-                               {64, 128, 4.4f, launch<64, 128>},
-                               {64, 64, 2.6f, launch<64, 64>},
-                               {32, 64, 1.6f, launch<32, 64>}};
+                               {64, 128, 4.6f, launch<64, 128>},
+                               {64, 64, 3.2f, launch<64, 64>},
+                               {32, 64, 2.4f, launch<32, 64>}};
     const Form* best = nullptr;
     float least = 0;
     for (const Form& f : kForms) {

@@ -3,13 +3,15 @@
 //            (ops.h: NormLinear, LinearAdd, LinearGlu, MoeGlu, MoeDownAdd, Output)
 // Shapes     x: PackedRows of two planes   W [experts, out, K] any format   y [R, out] F32
 // Mapping    persistent blocks take tiles of kM weight rows by kN packed rows. Eight warps fill a ring of
-//            steps of 32 columns: groups of kM threads, a step each, decode the weights to BF16 high + low and
-//            copy the packed rows. Eight warps multiply: mma.m16n8k16, high·high + high·low + low·high in
-//            float32 (weights whose values are BF16: without the last). Sums of at most kPlanesRun steps are added
-//            to y one after the other.
-// Memory     a tile reads its weights once, decoded by whoever reads them, and 4·K bytes a row of x. Neighbouring
+//            steps of 32 columns: groups of kM threads, a step each, decode the weights to BF16 high + low
+//            and copy the packed rows. Eight warps multiply: mma.m16n8k16, high·high + high·low + low·high in
+//            float32 (weights whose values are BF16: without the last). Sums of at most kPlanesRun steps are
+//            added to y one after the other.
+// Memory     a tile reads its weights once, decoded by whoever reads them, and 4·K bytes a row of x.
+// Neighbouring
 //            blocks share both through the second-level cache.
-// Limits     2^-16 of a product's factors; sums are float32, in an order that nothing but K sets: a row's bits are
+// Limits     2^-16 of a product's factors; sums are float32, in an order that nothing but K sets: a row's
+// bits are
 //            the same in any company. Dynamic shared memory: stages · planes_stage_bytes. sm_80+.
 // Tested     tests/ops/linear_many.cpp
 #pragma once
@@ -218,13 +220,15 @@ __device__ __forceinline__ void planes_store(const PlanesSum<kM, kN>& sum, const
             for (int i = 0; i < Sum::kRows16; ++i)
 #pragma unroll
                 for (int c = 0; c < 4; ++c)
-                    if (y[c % 2] && m + i * 16 + c / 2 * 8 < w.out) old[i][c] = y[c % 2][m + i * 16 + c / 2 * 8];
+                    if (y[c % 2] && m + i * 16 + c / 2 * 8 < w.out)
+                        old[i][c] = y[c % 2][m + i * 16 + c / 2 * 8];
         }
 #pragma unroll
         for (int i = 0; i < Sum::kRows16; ++i)
 #pragma unroll
             for (int c = 0; c < 4; ++c) {
-                // Rounded here: a row must not depend on where the compiler fuses the product with the addition.
+                // Rounded here: a row must not depend on where the compiler fuses the product with the
+                // addition.
                 const float v = __fmul_rn(sum.v[i][j][c], factor);
                 if (y[c % 2] && m + i * 16 + c / 2 * 8 < w.out)
                     y[c % 2][m + i * 16 + c / 2 * 8] = add ? __fadd_rn(old[i][c], v) : v;
@@ -234,7 +238,8 @@ __device__ __forceinline__ void planes_store(const PlanesSum<kM, kN>& sum, const
 
 // The tile's number only is kept while registers are full of sums.
 template <int kM, int kN, bool kSingle>
-__device__ __forceinline__ void planes_reduce(const MatrixPlanes& p, const PlanesRing& ring, RingPlace& at, int i) {
+__device__ __forceinline__ void planes_reduce(const MatrixPlanes& p, const PlanesRing& ring, RingPlace& at,
+                                              int i) {
     if (planes_tile<kM, kN>(p, i).count <= 0) return;
     for (int s = 0; s < planes_steps(p);) {
         PlanesSum<kM, kN> sum = {};
@@ -266,7 +271,8 @@ __global__ void __launch_bounds__(kPlanesThreads, 1) matrix_planes(const __grid_
     const PlanesRing ring{shared_address(planes), full, empty};
     if (threadIdx.x >= kPlanesHalf) return planes_fill<kM, kN, kSingle>(p, ring, planes_tiles<kN>(p));
     RingPlace at;
-    for (int i = blockIdx.x; i < planes_tiles<kN>(p); i += gridDim.x) planes_reduce<kM, kN, kSingle>(p, ring, at, i);
+    for (int i = blockIdx.x; i < planes_tiles<kN>(p); i += gridDim.x)
+        planes_reduce<kM, kN, kSingle>(p, ring, at, i);
 }
 
 }  // namespace sparkinfer::cuda

@@ -12,7 +12,7 @@ struct PlaneRows {
     const float* x;
     int64_t x_stride;
     int32_t rows, columns;
-    const float* norm = nullptr;      // RMS norm with `eps`; null: none
+    const float* norm = nullptr;  // RMS norm with `eps`; null: none
     float eps = 0;
     const int32_t* gather = nullptr;  // [rows] source row of each row; null: its own
     int32_t inner = 1;                // rows of x inside each x_stride …

@@ -28,13 +28,16 @@ __device__ __forceinline__ uint2 load_words(const std::byte* p) {
 __device__ __forceinline__ uint32_t load_byte(const std::byte* p) {
     return __ldg(reinterpret_cast<const uint8_t*>(p));
 }
-__device__ __forceinline__ float half_float(uint32_t bits) { return __half2float(__ushort_as_half(uint16_t(bits))); }
+__device__ __forceinline__ float half_float(uint32_t bits) {
+    return __half2float(__ushort_as_half(uint16_t(bits)));
+}
 __device__ __forceinline__ float load_half(const std::byte* p) {
     return half_float(__ldg(reinterpret_cast<const uint16_t*>(p)));
 }
 
 // v = scale · (code − offset) + minimum for the bytes of `codes`.
-__device__ __forceinline__ void affine_eight(uint2 codes, float offset, float scale, float minimum, float (&v)[8]) {
+__device__ __forceinline__ void affine_eight(uint2 codes, float offset, float scale, float minimum,
+                                             float (&v)[8]) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         // 2^23 + code, put together from bytes.
@@ -151,7 +154,8 @@ struct EightOf<Quant::q2_k> {
         const uint32_t scales = load_byte(b + first / 16), dm = load_word<4>(b + 80);
         const int shift = first / 32 % 4 * 2;
         q.x = q.x >> shift & 0x03030303u, q.y = q.y >> shift & 0x03030303u;
-        affine_eight(q, 0, half_float(dm) * float(scales & 15), -half_float(dm >> 16) * float(scales >> 4), v);
+        affine_eight(q, 0, half_float(dm) * float(scales & 15), -half_float(dm >> 16) * float(scales >> 4),
+                     v);
     }
 };
 template <>
@@ -180,8 +184,8 @@ struct EightOf<Quant::q4_k> {
     static constexpr bool kBlock = true;
     __device__ __forceinline__ static void decode(const std::byte* b, int first, float (&v)[8]) {
         const float2 s = k_scales(b, first / 32);
-        affine_eight(nibbles(load_words<4>(b + 16 + first / 64 * 32 + first % 32), first % 64 >= 32), 0, s.x, s.y,
-                     v);
+        affine_eight(nibbles(load_words<4>(b + 16 + first / 64 * 32 + first % 32), first % 64 >= 32), 0, s.x,
+                     s.y, v);
     }
 };
 template <>
@@ -249,12 +253,13 @@ __device__ __forceinline__ void decode_fp8(const Weight& w, int expert, int row,
 }
 
 // Two codes a byte.
-__device__ __forceinline__ void decode_nvfp4_split(const Weight& w, int expert, int row, int col, float (&v)[8]) {
+__device__ __forceinline__ void decode_nvfp4_split(const Weight& w, int expert, int row, int col,
+                                                   float (&v)[8]) {
     const int64_t r = weight_row(w, expert, row);
     const uint32_t q = load_word<4>(static_cast<const std::byte*>(w.data) + r * (w.in / 2) + col / 2);
     const uint32_t scale = load_byte(static_cast<const std::byte*>(w.scales) + r * (w.in / 16) + col / 16);
-    affine_eight(make_uint2(e2m1_table().at(q), e2m1_table().at(q >> 16)), 128, 0.5f * e4m3_to_f32(uint8_t(scale)), 0,
-                 v);
+    affine_eight(make_uint2(e2m1_table().at(q), e2m1_table().at(q >> 16)), 128,
+                 0.5f * e4m3_to_f32(uint8_t(scale)), 0, v);
 }
 
 HD constexpr bool is_fp8(Quant q) {

@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(kPackThreads) pack_planes(const PackPlanes p) 
     wait_for_predecessor();
     const PlaneRows& f = p.from;
     const int row = blockIdx.x;
-    const float* x = f.x + (f.gather ? f.gather[row] : row / f.inner) * f.x_stride + row % f.inner * f.inner_stride;
+    const float* x =
+        f.x + (f.gather ? f.gather[row] : row / f.inner) * f.x_stride + row % f.inner * f.inner_stride;
     const bool vectors = reinterpret_cast<uintptr_t>(x) % 16 == 0;
     float v[8], scale = 1;
     if (f.norm) {

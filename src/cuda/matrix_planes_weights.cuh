@@ -15,8 +15,8 @@ __device__ __forceinline__ int tile_chunk_at(int row, int chunk) {
     return row * 64 + ((chunk ^ (row >> 1 & 3)) * 16);
 }
 
-// What the threads of a group fill: kRows rows of `w` from first_row on, columns from `column` on. Rows beyond
-// the last repeat it.
+// What the threads of a group fill: kRows rows of `w` from first_row on, columns from `column` on. Rows
+// beyond the last repeat it.
 struct WeightTile {
     Weight w;
     int expert, first_row, column;
@@ -157,9 +157,10 @@ __device__ __forceinline__ void fill_format(const WeightTile& t, int thread) {
 template <int kRows, bool kSingle>
 __device__ __forceinline__ void fill_weights(const WeightTile& t, int thread) {
     switch (t.w.quant) {
-#define X(name, text, id)                                                                                       \
-    case Quant::name:                                                                                           \
-        if constexpr (planes_single(Quant::name) == kSingle) return fill_format<kRows, Quant::name>(t, thread); \
+#define X(name, text, id)                                      \
+    case Quant::name:                                          \
+        if constexpr (planes_single(Quant::name) == kSingle)   \
+            return fill_format<kRows, Quant::name>(t, thread); \
         break;
         FOREACH_QUANT(X)
 #undef X

@@ -15,8 +15,8 @@ int columns_of(Quant quant) {
     return block >= 256 ? 3 * block : block >= 64 ? 3 * block : 160;
 }
 
-// Risk: a format decoded or scaled wrongly in the form for many rows; edges of its tiles; a gate or up that it
-// takes for the other.
+// Risk: a format decoded or scaled wrongly in the form for many rows; edges of its tiles; a gate or up that
+// it takes for the other.
 TEST(LinearMany, EveryFormat) {
     for (Quant quant : all_quants()) {
         const int in = columns_of(quant), out = 70;
@@ -52,10 +52,9 @@ TEST(LinearMany, PartsOfSeveralFormats) {
     Random random("linear_many parts");
     const Floats x = random.normals(int64_t(rows) * in, 3.0f);
     const OwnedWeight norm = f32_weight(random.normals(in), 1, in);
-    const OwnedWeight parts[kMaxParts] = {random_weight(random, Quant::f32, 1, 131, in),
-                                          random_weight(random, Quant::bf16, 1, 1, in),
-                                          random_weight(random, Quant::q4_1, 1, 40, in),
-                                          random_weight(random, Quant::nvfp4_split, 1, 129, in)};
+    const OwnedWeight parts[kMaxParts] = {
+        random_weight(random, Quant::f32, 1, 131, in), random_weight(random, Quant::bf16, 1, 1, in),
+        random_weight(random, Quant::q4_1, 1, 40, in), random_weight(random, Quant::nvfp4_split, 1, 129, in)};
     for (Machine* m : machines()) {
         m->reset();
         NormLinear op{m->tensor(x, rows, in), norm, 1e-6f, kMaxParts, {}, {}};
@@ -75,13 +74,15 @@ TEST(LinearMany, Glu) {
         Random random(std::string("linear_many glu ") + quant_name(quant));
         const Floats x = random.normals(int64_t(rows) * in);
         const OwnedWeight norm = f32_weight(random.normals(in), 1, in);
-        const OwnedWeight gate = random_weight(random, quant, 1, out, in), up = random_weight(random, quant, 1, out, in);
+        const OwnedWeight gate = random_weight(random, quant, 1, out, in),
+                          up = random_weight(random, quant, 1, out, in);
         const Doubles n = rms_normed(x, decoded(norm), in, 1e-5), b = product(n, decoded(up), in);
         Doubles want = product(n, decoded(gate), in);
         for (size_t i = 0; i < want.size(); ++i) want[i] = silu64(want[i]) * b[i];
         for (Machine* m : machines()) {
             m->reset();
-            LinearGlu op{m->tensor(x, rows, in), norm, gate, up, 1e-5f, Activation::silu, m->tensor(rows, out)};
+            LinearGlu op{m->tensor(x, rows, in), norm, gate, up, 1e-5f, Activation::silu,
+                         m->tensor(rows, out)};
             m->run(op);
             expect_close(m->name + " glu " + quant_name(quant), m->read(op.y), want, m->glu_tolerance(1e-6));
         }
@@ -127,8 +128,8 @@ TEST(LinearMany, RowsAmongOthers) {
                 LinearAdd some{m->tensor(slice(x, int64_t(first) * in, few * in), few, in), w,
                                m->tensor(Floats(size_t(few * out), 0.5f), few, out)};
                 m->run(some);
-                expect_same_bits(fmt::format("{} {} from {}", m->name, quant_name(quant), first), m->read(some.y),
-                                 slice(y, int64_t(first) * out, few * out));
+                expect_same_bits(fmt::format("{} {} from {}", m->name, quant_name(quant), first),
+                                 m->read(some.y), slice(y, int64_t(first) * out, few * out));
             }
         }
     }
