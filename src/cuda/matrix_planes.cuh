@@ -8,11 +8,11 @@
 //            float32 (weights whose values are BF16: without the last). Sums of at most kPlanesRun steps are
 //            added to y one after the other.
 // Memory     a tile reads its weights once, decoded by whoever reads them, and 4·K bytes a row of x.
-// Neighbouring
-//            blocks share both through the second-level cache.
-// Limits     2^-16 of a product's factors; sums are float32, in an order that nothing but K sets: a row's
-// bits are
-//            the same in any company. Dynamic shared memory: stages · planes_stage_bytes. sm_80+.
+//            Neighbouring blocks share both through the second-level cache.
+// Limits     2^-17 of each x and w; sums are float32 in an order that K alone sets: a row's bits are the same
+//            in any company. Dynamic shared memory: stages · planes_stage_bytes. sm_80+.
+// Numbers    H200, 4096 rows, W [4096, 4096]: BF16 680 µs = 202 TFLOP/s, F32 1,104, Q4_1 1,127, Q6_K 1,246;
+//            W [256, 2048] F32: 44 µs
 // Tested     tests/ops/linear_many.cpp
 #pragma once
 #include "cuda/lib/copy.cuh"

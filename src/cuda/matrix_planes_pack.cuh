@@ -44,7 +44,7 @@ __device__ __forceinline__ void split_eight(const float (&v)[8], uint4& high, ui
     split_bf16(v[6], v[7], high.w, low.w);
 }
 
-// Kernel     pack_planes: 48 registers, 256 bytes
+// Kernel     pack_planes: 40 registers, 256 bytes
 __global__ void __launch_bounds__(kPackThreads) pack_planes(const PackPlanes p) {
     __shared__ double part[32];
     wait_for_predecessor();
