@@ -1,5 +1,5 @@
-// matrix_planes_decode.cuh — eight weights of one row at a time, as float32: by the defining decoder, or, for
-// formats that occur in models and have no slabs, by words instead of bytes.
+// matrix_planes_decode.cuh — eight weights of one row at a time, as float32: what the defining decoders in
+// quant/ say, by words instead of bytes and without branches.
 #pragma once
 #include "cuda/lib/mma_bf16.cuh"
 #include "cuda/linear_generic.cuh"
