@@ -1,6 +1,7 @@
 #include "cuda/linear_generic.cuh"
 #include "cuda/linear_slab.h"
 #include "cuda/many_rows.h"
+#include "cuda/matrix_planes.h"
 
 namespace sparkinfer::cuda {
 
@@ -21,7 +22,17 @@ void add_rms_norm(Lowering& l, int32_t rows, const RmsNorm& p) {
     l.add(rms_norm, dim3(rows), dim3(256), 0, p, "rms_norm");
 }
 
+// Packs the rows that `parts` share as `rows` says.
+static void add_linears_packed(Lowering& l, const PlaneRows& rows, std::span<const GenericLinear> parts) {
+    PlanesPart part[kMaxParts];
+    for (size_t i = 0; i < parts.size(); ++i) part[i] = {parts[i].w, parts[i].y, parts[i].y_stride};
+    add_linear_planes(l, add_pack_planes(l, rows), rows.rows, {part, parts.size()}, parts[0].add);
+}
+
 void add_linears_generic(Lowering& l, std::span<const GenericLinear> parts) {
+    const GenericLinear& f = parts[0];
+    if (f.rows > kFewRows && !f.experts)
+        return add_linears_packed(l, {f.x, f.x_stride, f.rows, f.w.in}, parts);
     if (add_linear_dense(l, parts)) return;
     for (const GenericLinear& p : parts) {
         if (parts.size() > 1 && add_linear_dense(l, {&p, 1})) continue;
@@ -33,18 +44,28 @@ void add_linears_generic(Lowering& l, std::span<const GenericLinear> parts) {
     }
 }
 
+void add_normed_linears(Lowering& l, const PlaneRows& rows, std::span<GenericLinear> parts) {
+    if (rows.rows > kFewRows) return add_linears_packed(l, rows, parts);
+    float* n = l.scratch<float>(int64_t(rows.rows) * rows.columns);  // [T, D]
+    add_rms_norm(l, rows.rows, {rows.x, rows.x_stride, rows.norm, n, rows.columns, rows.eps, rows.gather});
+    for (GenericLinear& part : parts) part.x = n, part.x_stride = rows.columns;
+    add_linears_generic(l, parts);
+}
+
+// Rows of x with their norm.
+static PlaneRows normed_rows(const Tensor& x, const Weight& norm, float eps) {
+    return {static_cast<const float*>(x.data),    x.stride, x.rows(), int32_t(x.cols()),
+            static_cast<const float*>(norm.data), eps};
+}
+
 void lower(Lowering& l, const NormLinear& op) {
     if (lower_slab(l, op) || lower_many(l, op)) return;
-    const int32_t rows = op.x.rows(), width = int32_t(op.x.cols());
-    float* n = l.scratch<float>(int64_t(rows) * width);  // [T, D]
-    add_rms_norm(l, rows,
-                 {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data),
-                  n, width, op.eps, nullptr});
     GenericLinear part[kMaxParts];
     for (int32_t i = 0; i < op.parts; ++i)
-        part[i] = {n,    static_cast<float*>(op.y[i].data), width, op.y[i].stride, op.w[i], nullptr, rows, 1,
-                   false};
-    add_linears_generic(l, {part, size_t(op.parts)});
+        part[i] = {
+            nullptr, static_cast<float*>(op.y[i].data), 0, op.y[i].stride, op.w[i], nullptr, op.x.rows(), 1,
+            false};
+    add_normed_linears(l, normed_rows(op.x, op.norm, op.eps), {part, size_t(op.parts)});
 }
 
 void lower(Lowering& l, const LinearAdd& op) {
@@ -69,16 +90,12 @@ __global__ void __launch_bounds__(256) glu(const Glu p) {
 
 void lower(Lowering& l, const LinearGlu& op) {
     if (lower_slab(l, op) || lower_many(l, op)) return;
-    const int32_t rows = op.x.rows(), width = int32_t(op.x.cols()), ffn = op.gate.out;
-    float* n = l.scratch<float>(int64_t(rows) * width);
+    const int32_t rows = op.x.rows(), ffn = op.gate.out;
     float* gate = l.scratch<float>(int64_t(rows) * ffn);
     float* up = l.scratch<float>(int64_t(rows) * ffn);
-    add_rms_norm(l, rows,
-                 {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data),
-                  n, width, op.eps, nullptr});
-    const GenericLinear both[] = {{n, gate, width, ffn, op.gate, nullptr, rows, 1, false},
-                                  {n, up, width, ffn, op.up, nullptr, rows, 1, false}};
-    add_linears_generic(l, both);
+    GenericLinear both[] = {{nullptr, gate, 0, ffn, op.gate, nullptr, rows, 1, false},
+                            {nullptr, up, 0, ffn, op.up, nullptr, rows, 1, false}};
+    add_normed_linears(l, normed_rows(op.x, op.norm, op.eps), both);
     l.add(glu, dim3((ffn + 255) / 256, rows), dim3(256), 0, {gate, up, op.y, op.activation}, "glu");
 }
 

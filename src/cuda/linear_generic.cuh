@@ -5,7 +5,7 @@
 // Mapping    a warp per weight row; dense: 8 rows of x at a time share the decoded weight; experts: one row
 //            of x each.
 // Memory     reads each weight ceil(R/8) times, element by element: slow, right, and there for every format.
-// Limits     none on shapes. sm_80+.
+// Limits     none on shapes; for dense products of up to kFewRows rows. sm_80+.
 // Tested     tests/ops against cpu/.
 #pragma once
 #include <span>
@@ -14,6 +14,7 @@
 #include "cuda/lib/math.cuh"
 #include "cuda/lib/pdl.cuh"
 #include "cuda/lib/reduce.cuh"
+#include "cuda/matrix_planes.h"
 #include "quant/formats.h"
 
 namespace sparkinfer::cuda {
@@ -81,7 +82,8 @@ __global__ void __launch_bounds__(kGenericWarps * 32) linear_generic(const Gener
 // and nothing was added.
 bool add_linear_dense(Lowering& l, std::span<const GenericLinear> parts);
 
-// Products that read the same rows of x, by the dense form or one after the other.
+// Products that read the same rows of x: many rows in planes (matrix_planes.h), few by the dense form or one
+// after the other.
 void add_linears_generic(Lowering& l, std::span<const GenericLinear> parts);
 inline void add_linear_generic(Lowering& l, const GenericLinear& p) { add_linears_generic(l, {&p, 1}); }
 
@@ -96,5 +98,8 @@ struct RmsNorm {
     const int32_t* gather;  // [rows] source row of each row; null: its own
 };
 void add_rms_norm(Lowering& l, int32_t rows, const RmsNorm& p);
+
+// Dense products of `rows`, normed; the parts' own x is not looked at.
+void add_normed_linears(Lowering& l, const PlaneRows& rows, std::span<GenericLinear> parts);
 
 }  // namespace sparkinfer::cuda

@@ -1,6 +1,7 @@
 #include "cuda/many_rows.h"
 
 #include "cuda/linear_generic.cuh"
+#include "cuda/matrix_planes.h"
 #include "cuda/slab_gemm.h"
 
 namespace sparkinfer::cuda {
@@ -14,17 +15,15 @@ bool lower_many(Lowering& l, const NormLinear& op) {
         if (has_slab_gemm(op.w[i]))
             slabs.push_back({op.w[i], y, op.y[i].stride});
         else
-            others.push_back({nullptr, y, width, op.y[i].stride, op.w[i], nullptr, rows, 1, false});
+            others.push_back({nullptr, y, 0, op.y[i].stride, op.w[i], nullptr, rows, 1, false});
     }
     if (rows <= kFewRows || slabs.empty()) return false;
     add_slab_gemm(l, pack_rows(l, normed_rows_of(op.x, op.norm, op.eps)), rows, slabs, SlabMode::store);
     if (others.empty()) return true;
-    float* n = l.scratch<float>(int64_t(rows) * width);
-    add_rms_norm(l, rows,
-                 {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data), n,
-                  width, op.eps, nullptr});
-    for (GenericLinear& part : others) part.x = n;
-    add_linears_generic(l, others);
+    add_normed_linears(l,
+                       {static_cast<const float*>(op.x.data), op.x.stride, rows, width,
+                        static_cast<const float*>(op.norm.data), op.eps},
+                       others);
     return true;
 }
 

@@ -4,6 +4,7 @@
 #include "cuda/linear_generic.cuh"
 #include "cuda/expert_order.h"
 #include "cuda/many_rows.h"
+#include "cuda/matrix_planes.h"
 #include "cuda/moe_slab.h"
 
 namespace sparkinfer::cuda {
@@ -26,21 +27,41 @@ __global__ void __launch_bounds__(256) expert_glu(const ExpertGlu p) {
         y[i] = present ? activate(p.activation, p.gate[at + i]) * p.up[at + i] : 0;
 }
 
-void lower(Lowering& l, const MoeGlu& op) {
-    if (lower_slab(l, op) || lower_many(l, op)) return;
+constexpr int32_t kPlanesTileRows = 64;  // of an expert, where no slab kernel takes it
+
+// [T·K, F] of gate and up; answers with the experts of the pairs.
+static const int32_t* add_gate_up(Lowering& l, const MoeGlu& op, float* gate, float* up) {
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols()), k = op.router.top_k, ffn = op.gate.out;
+    if (rows > kFewRows) {
+        const auto [routed, order] =
+            add_ordered_rows(l, op.step, op.slots, op.logits, op.router, kPlanesTileRows);
+        const PackedRows x = add_pack_planes(l,
+                                             {static_cast<const float*>(op.x.data), op.x.stride, rows, width,
+                                              static_cast<const float*>(op.norm.data), op.eps},
+                                             order, k);
+        add_expert_planes(l, x, order, op.gate, gate, ffn, true);
+        add_expert_planes(l, x, order, op.up, up, ffn, true);
+        return routed.id;
+    }
     const Routed routed = add_route(l, op.step, op.slots, op.logits, op.router, false);
     float* n = l.scratch<float>(int64_t(rows) * width);
-    float* gate = l.scratch<float>(int64_t(rows) * k * ffn);
-    float* up = l.scratch<float>(int64_t(rows) * k * ffn);
     add_rms_norm(l, rows,
                  {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data),
                   n, width, op.eps, nullptr});
     const GenericLinear both[] = {{n, gate, width, ffn, op.gate, routed.id, rows * k, k, false},
                                   {n, up, width, ffn, op.up, routed.id, rows * k, k, false}};
     add_linears_generic(l, both);
-    l.add(expert_glu, dim3((ffn + 255) / 256, rows * k), dim3(256), 0,
-          {gate, up, op.y, routed.id, op.activation}, "glu");
+    return routed.id;
+}
+
+void lower(Lowering& l, const MoeGlu& op) {
+    if (lower_slab(l, op) || lower_many(l, op)) return;
+    const int32_t rows = op.x.rows(), k = op.router.top_k, ffn = op.gate.out;
+    float* gate = l.scratch<float>(int64_t(rows) * k * ffn);
+    float* up = l.scratch<float>(int64_t(rows) * k * ffn);
+    const int32_t* id = add_gate_up(l, op, gate, up);
+    l.add(expert_glu, dim3((ffn + 255) / 256, rows * k), dim3(256), 0, {gate, up, op.y, id, op.activation},
+          "glu");
 }
 
 struct Combine {
@@ -74,10 +95,20 @@ void add_glu_rows(Lowering& l, const Tensor& gate, const Tensor& up, float* y, A
 void lower(Lowering& l, const MoeDownAdd& op) {
     if (lower_slab(l, op) || lower_many(l, op)) return;
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols()), k = op.router.top_k, ffn = op.down.in;
-    const Routed routed = add_route(l, op.step, op.slots, op.logits, op.router, false);
     float* down = l.scratch<float>(int64_t(rows) * k * width);
-    add_linear_generic(l, {static_cast<const float*>(op.h.data), down, op.h.stride, width, op.down, routed.id,
-                           rows * k, 1, false, k, ffn});
+    Routed routed;
+    if (rows > kFewRows) {
+        const OrderedRows ordered =
+            add_ordered_rows(l, op.step, op.slots, op.logits, op.router, kPlanesTileRows);
+        routed = ordered.routed;
+        const PlaneRows h{static_cast<const float*>(op.h.data), op.h.stride, rows * k, ffn, nullptr, 0, nullptr, k,
+                          ffn};
+        add_expert_planes(l, add_pack_planes(l, h, ordered.order, 1), ordered.order, op.down, down, width, true);
+    } else {
+        routed = add_route(l, op.step, op.slots, op.logits, op.router, false);
+        add_linear_generic(l, {static_cast<const float*>(op.h.data), down, op.h.stride, width, op.down, routed.id,
+                               rows * k, 1, false, k, ffn});
+    }
     float* shared = nullptr;
     if (op.shared_down.data) {
         float* h = l.scratch<float>(int64_t(rows) * op.shared_down.in);

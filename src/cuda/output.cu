@@ -54,12 +54,11 @@ static void add_logits(Lowering& l, const Output& op, const Tensor& to, int32_t 
     int32_t* source = l.scratch<int32_t>((rows + 31) / 32 * 32);
     l.add(output_rows, dim3((rows + 31) / 32), dim3(32), 0, {op.step, source, first}, "rows");
     if (lower_many_head(l, op, to, source)) return;
-    float* n = l.scratch<float>(int64_t(rows) * width);
-    add_rms_norm(l, rows,
-                 {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data),
-                  n, width, op.eps, source});
-    add_linear_generic(l,
-                       {n, static_cast<float*>(to.data), width, to.stride, op.head, nullptr, rows, 1, false});
+    GenericLinear part{nullptr, static_cast<float*>(to.data), 0, to.stride, op.head, nullptr, rows, 1, false};
+    add_normed_linears(l,
+                       {static_cast<const float*>(op.x.data), op.x.stride, rows, width,
+                        static_cast<const float*>(op.norm.data), op.eps, source},
+                       {&part, 1});
 }
 
 static StageCall stages_of(Lowering& l, const Output& op) {

@@ -76,5 +76,23 @@ TEST(Lowering, CountsWhatRunsOnPlainKernels) {
     EXPECT_NE(kept.notices[0].find("norm_linear × 1 (Q4_K [24, 256])"), std::string::npos) << kept.notices[0];
 }
 
+// Risk: a step of many rows goes through the kernels for few, row by row.
+TEST(Lowering, ManyRowsOfRawFormatsTakePlanes) {
+    for (const char* gpu : {"h200", "rtx5090"}) {
+        Tape many({}, {}, nullptr);
+        const Tensor x = many.embed(matrix(64, 256), 200);
+        const Weight parts[] = {matrix(24, 256, Quant::q2_k), matrix(40, 256), matrix(24, 256, Quant::bf16)};
+        many.norm_linear(x, matrix(1, 256), 1e-5f, parts);
+        many.linear_add(many.linear_glu(x, matrix(1, 256), 1e-5f, matrix(96, 256, Quant::q5_0),
+                                        matrix(96, 256, Quant::q5_0)),
+                        matrix(256, 96, Quant::q5_0), x);
+        const CudaLowering lowering = cuda_lowering(many, gpu);
+        EXPECT_EQ(variants(lowering, many.instrs().size()),
+                  (std::vector<std::string>{"rows", "pack planes planes", "pack planes glu", "pack planes"}))
+            << gpu;
+        EXPECT_TRUE(lowering.notices.empty()) << gpu << ": " << lowering.notices[0];
+    }
+}
+
 }  // namespace
 }  // namespace sparkinfer
