@@ -85,9 +85,9 @@ void set_tiles(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights,
         if (W::kScales) part.scales = slab_map(part.data, bytes, slabs, W::kScales, box, false);
     }
 }
-dim3 grid_of(const Lowering& l, const SlabGemm& p) {
+dim3 grid_of(const Lowering& l, const SlabGemm& p, int32_t residents = 1) {
     const int32_t tiles = p.order.tile_rows ? INT32_MAX : p.row_tiles * p.token_tiles * p.splits;
-    return dim3(unsigned(std::min(l.device().sms, tiles)));
+    return dim3(unsigned(std::min(l.device().sms * residents, tiles)));
 }
 
 template <SlabKind F, int kHalves, int kTokens>
@@ -99,8 +99,8 @@ void launch_wgmma(Lowering& l, SlabGemm& p, std::span<const Weight* const> weigh
         p.partial = l.scratch<float>(int64_t(p.row_tiles) * p.token_tiles * p.splits * kHalves * kTokens * 128);
         p.arrivals = l.arrivals();
     }
-    l.add(slab_gemm_wgmma<F, kHalves, kTokens>, grid_of(l, p), dim3(kGemmThreads), uint32_t(L::bytes(L::kStages)), p,
-          "wgmma");
+    l.add(slab_gemm_wgmma<F, kHalves, kTokens>, grid_of(l, p, L::kResidents), dim3(kGemmThreads),
+          uint32_t(L::bytes(L::kStages)), p, "wgmma");
 }
 template <SlabKind F, int kTokens>
 void launch_mma(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights) {

@@ -113,35 +113,40 @@ __device__ __forceinline__ HalfScales tile_scales(const SlabGemm& p, const GemmT
     return half_scales<F>(part.factor, part.powers + (live ? int64_t(t.slab_at + slab) * 16 : 0), g);
 }
 
-constexpr int kStagedTokens = 16;
-// Of a warpgroup's results for kStagedTokens tokens on their way out: `width` floats a token, and four that keep
-// its stores off each other's banks.
-HD constexpr int staged_floats(int width) { return kStagedTokens * (width + 4); }
+// Of a warpgroup's results for some tokens on their way out: `width` floats a token, and four that keep its
+// stores off each other's banks.
+HD constexpr int staged_floats(int tokens, int width) { return tokens * (width + 4); }
 
-// Where row `packed` of x has its results: elements from y's row 0.
-__device__ __forceinline__ int64_t gemm_row_at(const SlabGemm& p, int64_t stride, int packed, const int* pair) {
-    if (!p.inner) return packed * stride;
-    return *pair / p.inner * stride + *pair % p.inner * p.inner_stride;
-}
-
-// Staged tokens [kStagedTokens][kWidth] -> y, 16 bytes a thread: `thread` of kThreads; `live` columns from
-// `column` on exist; row_of(k) is where token k goes, negative: nowhere.
-template <int kWidth, int kThreads, class RowOf>
-__device__ __forceinline__ void store_staged(const float* staged, const GemmPart& part, SlabMode mode, int column,
-                                             int live, int thread, RowOf row_of) {
-    constexpr int kAcross = kWidth / 4;
-#pragma unroll
-    for (int i = thread; i < kStagedTokens * kAcross; i += kThreads) {
-        const int token = i / kAcross, c = i % kAcross * 4;
-        const int64_t at = row_of(token);
-        if (at < 0 || c >= live) continue;
-        float4 v = *reinterpret_cast<const float4*>(staged + token * (kWidth + 4) + c);
-        float* y = part.y + at + column + c;
+// Where the results of a run of slabs of one tile go.
+struct GemmResults {
+    float* y;  // column of the first slab, in row 0; of FP16 numbers with SlabMode::half
+    int64_t stride;
+    int32_t live;  // columns that exist
+    int32_t inner, inner_stride;
+    SlabMode mode;
+    bool aligned;
+    __device__ __forceinline__ GemmResults(const SlabGemm& p, const GemmTile& t, int slab, int columns)
+        : stride(p.part[t.part].y_stride),
+          live((p.part[t.part].slabs - slab) * columns),
+          inner(p.inner),
+          inner_stride(p.inner_stride),
+          mode(p.mode),
+          aligned(p.part[t.part].aligned) {
+        float* all = p.part[t.part].y;
+        y = mode == SlabMode::half ? reinterpret_cast<float*>(reinterpret_cast<__half*>(all) + slab * columns)
+                                   : all + slab * columns;
+    }
+    // Elements from row 0 to that of packed row `row`, whose pair is at `pair`.
+    __device__ __forceinline__ int64_t row_at(int row, const int* pair) const {
+        if (!inner) return row * stride;
+        return *pair / inner * stride + *pair % inner * inner_stride;
+    }
+    __device__ __forceinline__ void put(int64_t at, float4 v) const {
         if (mode == SlabMode::half) {
-            __half* to = reinterpret_cast<__half*>(part.y) + at + column + c;
-            *reinterpret_cast<uint2*>(to) = make_uint2(half2_of(v.x, v.y), half2_of(v.z, v.w));
-        } else if (part.aligned) {
-            float4* to = reinterpret_cast<float4*>(y);
+            *reinterpret_cast<uint2*>(reinterpret_cast<__half*>(y) + at) =
+                make_uint2(half2_of(v.x, v.y), half2_of(v.z, v.w));
+        } else if (aligned) {
+            float4* to = reinterpret_cast<float4*>(y + at);
             if (mode == SlabMode::add) {
                 const float4 old = *to;
                 v = make_float4(__fadd_rn(old.x, v.x), __fadd_rn(old.y, v.y), __fadd_rn(old.z, v.z),
@@ -151,8 +156,28 @@ __device__ __forceinline__ void store_staged(const float* staged, const GemmPart
         } else {
             const float each[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-            for (int j = 0; j < 4; ++j) y[j] = mode == SlabMode::add ? __fadd_rn(y[j], each[j]) : each[j];
+            for (int j = 0; j < 4; ++j) y[at + j] = mode == SlabMode::add ? __fadd_rn(y[at + j], each[j]) : each[j];
         }
+    }
+};
+
+// Staged tokens [kTokens][kWidth] -> y, 16 bytes a thread: `thread` of kThreads. Token k is packed row first + k, of
+// which the tile has `count`; pair: of token 0.
+template <int kTokens, int kWidth, int kThreads>
+__device__ __forceinline__ void store_staged(const float* staged, const GemmResults& to, int first, int count,
+                                             const int* pair, int thread) {
+    constexpr int kAcross = kWidth / 4, kTurns = kTokens * kAcross / kThreads;
+    static_assert(kTurns > 0 && kThreads % kAcross == 0);
+    const int c = thread % kAcross * 4, own = thread / kAcross;
+    if (c >= to.live) return;
+    float4 v[kTurns];
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i)
+        v[i] = *reinterpret_cast<const float4*>(staged + (own + i * (kThreads / kAcross)) * (kWidth + 4) + c);
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+        const int k = own + i * (kThreads / kAcross);
+        if (k < count) to.put(to.row_at(first + k, pair + k) + c, v[i]);
     }
 }
 

@@ -15,13 +15,13 @@
 
 namespace sparkinfer::cuda {
 
-constexpr int kMmaGemmThreads = 288, kMmaSlabs = 8;
+constexpr int kMmaGemmThreads = 288, kMmaSlabs = 8, kMmaStagedTokens = 16;
 
 template <SlabKind F, int kTokens>
 struct MmaLayout {
     using W = HalfSlab<F>;
     static constexpr int kX = kTokens * 128, kCodes = kMmaSlabs * W::kCodes, kScales = kMmaSlabs * W::kScales;
-    static constexpr int kStaged = kTokens / 64 * staged_floats(16 * kMmaSlabs) * 4;
+    static constexpr int kStaged = kTokens / 64 * staged_floats(kMmaStagedTokens, 16 * kMmaSlabs) * 4;
     static constexpr int scale_slots(int stages) { return W::kScales ? (stages + 6) / 4 : 0; }
     static constexpr int bytes(int stages) {
         return 1024 + 128 + kStaged + stages * (kX + kCodes) + scale_slots(stages) * kScales;
@@ -153,38 +153,41 @@ __device__ __forceinline__ void MmaBlock<F, kTokens>::finish(const float (&sum)[
                                                              const HalfScales (&by)[kOwn], const GemmTile& t,
                                                              int warp, int lane) {
     constexpr int kEach = kGlu ? 8 : 16, kWidth = kMmaSlabs * kEach, kThreads = 256 / kAcross;
-    const GemmPart& part = p.part[t.part];
     const int g = lane >> 2, c = 2 * (lane & 3), across = warp % kAcross, own = warp / kAcross;
-    float* staged = reinterpret_cast<float*>(shared + L::kStagedAt) + across * staged_floats(16 * kMmaSlabs);
+    const GemmResults to(p, t, t.slab, kEach);
+    float* staged = reinterpret_cast<float*>(shared + L::kStagedAt) +
+                    across * staged_floats(kMmaStagedTokens, 16 * kMmaSlabs);
+    float undo[kOwn][2];
 #pragma unroll
-    for (int first = 0; first < 64; first += kStagedTokens) {
+    for (int i = 0; i < kOwn; ++i)
+#pragma unroll
+        for (int j = 0; j < 2; ++j) undo[i][j] = gemm_undo<F>(p, p.part[t.part], by[i].power[j]);
+#pragma unroll
+    for (int first = 0; first < 64; first += kMmaStagedTokens) {
         const int token = across * 64 + first;
         if (token >= t.count) break;
         named_barrier(1 + across, kThreads);
 #pragma unroll
-        for (int i = 0; i < kOwn; ++i)
+        for (int n = 0; n < kMmaStagedTokens / 8; ++n)
 #pragma unroll
-            for (int n = 0; n < 2; ++n)
+            for (int j = 0; j < 2; ++j) {
+                const int k = 8 * n + c + j;
+                const float f =
+                    to.mode == SlabMode::half ? 1.0f : p.x.factor[t.first + min(token + k, t.count - 1)];
 #pragma unroll
-                for (int j = 0; j < 2; ++j) {
-                    const int k = 8 * n + c + j;
-                    const float f = p.mode == SlabMode::half ? 1.0f : p.x.factor[t.first + min(token + k, t.count - 1)];
-                    const float low = sum[i][first / 8 + n][j] * (gemm_undo<F>(p, part, by[i].power[0]) * f),
-                                high = sum[i][first / 8 + n][j + 2] * (gemm_undo<F>(p, part, by[i].power[1]) * f);
-                    float* to = staged + k * (kWidth + 4) + (own * kOwn + i) * kEach + g;
+                for (int i = 0; i < kOwn; ++i) {
+                    const float low = sum[i][first / 8 + n][j] * (undo[i][0] * f),
+                                high = sum[i][first / 8 + n][j + 2] * (undo[i][1] * f);
+                    float* v = staged + k * (kWidth + 4) + (own * kOwn + i) * kEach + g;
                     if constexpr (kGlu)
-                        to[0] = fast_silu(low) * high;
+                        v[0] = fast_silu(low) * high;
                     else
-                        to[0] = low, to[8] = high;
+                        v[0] = low, v[8] = high;
                 }
+            }
         named_barrier(1 + across, kThreads);
-        store_staged<kWidth, kThreads>(staged, part, p.mode, t.slab * kEach,
-                                       (part.slabs - t.slab) * kEach, own * 32 + lane, [&](int k) -> int64_t {
-                                           k += token;
-                                           if (k >= t.count) return -1;
-                                           return gemm_row_at(p, part.y_stride, t.first + k,
-                                                              p.order.pair + t.first + k);
-                                       });
+        store_staged<kMmaStagedTokens, kWidth, kThreads>(staged, to, t.first + token, t.count - token,
+                                                         p.order.pair + t.first + token, own * 32 + lane);
     }
 }
 

@@ -25,7 +25,10 @@ struct GemmLayout {
     using W = HalfSlab<F>;
     static constexpr int kSlabs = 8 * kHalves;
     static constexpr int kX = kTokens * 128, kCodes = kSlabs * W::kCodes, kScales = kSlabs * W::kScales;
-    static constexpr int kStaged = 2 * staged_floats(64 * kHalves) * 4;
+    // Two blocks share a multiprocessor where there are few tokens: neither keeps the memory busy alone.
+    static constexpr int kResidents = kTokens <= 32 ? 2 : 1;
+    static constexpr int kStagedTokens = kTokens < 32 ? kTokens : 32;
+    static constexpr int kStaged = 2 * staged_floats(kStagedTokens, 64 * kHalves) * 4;
     static constexpr int kFixed = 1024 + kGemmRowSets * kTokens * 8 + kStaged + 2 * kMostGemmStages * 8;
     static constexpr int scale_slots(int stages) { return W::kScales ? (stages + 6) / 4 : 0; }
     static constexpr int bytes(int stages) {
@@ -36,7 +39,7 @@ struct GemmLayout {
         while (s > 1 && bytes(s) > room) --s;
         return s;
     }
-    static constexpr int kStages = stages(227 << 10);
+    static constexpr int kStages = stages(kResidents == 2 ? (227 << 10) / 2 - 1024 : 227 << 10);
     static constexpr int kCodesAt = kStages * kX, kScalesAt = kCodesAt + kStages * kCodes,
                          kRowsAt = kScalesAt + scale_slots(kStages) * kScales,
                          kStagedAt = kRowsAt + kGemmRowSets * kTokens * 8,
@@ -197,59 +200,59 @@ __device__ __forceinline__ bool GemmBlock<F, kHalves, kTokens>::merge(float (&su
     return true;
 }
 
-// Sixteen tokens at a time through shared memory, so that a row's results leave together.
+// Some tokens at a time through shared memory, so that a row's results leave together.
 template <SlabKind F, int kHalves, int kTokens>
 template <bool kGlu>
 __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::finish(const float (&sum)[kHalves][kTokens / 2],
-                                                              const HalfScales (&by)[kHalves], const GemmTile& t,
-                                                              int group, int warp, int lane) {
+                                                                       const HalfScales (&by)[kHalves],
+                                                                       const GemmTile& t, int group, int warp,
+                                                                       int lane) {
     constexpr int kEach = kGlu ? 8 : 16, kWidth = 4 * kHalves * kEach;  // columns of y of a slab, of a group
-    const GemmPart& part = p.part[t.part];
-    const int g = lane >> 2, c = 2 * (lane & 3);
+    constexpr int kSome = L::kStagedTokens;
+    const int g = lane >> 2, c = 2 * (lane & 3), slab = t.slab + group * kHalves * 4;
+    const GemmResults to(p, t, slab, kEach);
     const float* factor = factors(row_set);
     const int* pair = pairs(row_set);
-    float* staged = reinterpret_cast<float*>(shared + L::kStagedAt) + group * staged_floats(64 * kHalves);
+    float* staged = reinterpret_cast<float*>(shared + L::kStagedAt) + group * staged_floats(kSome, 64 * kHalves);
+    float* own = staged + c * (kWidth + 4) + warp * kEach + g;
+    const bool by_token = to.mode != SlabMode::half;
     float undo[kHalves][2];
 #pragma unroll
     for (int half = 0; half < kHalves; ++half)
 #pragma unroll
-        for (int i = 0; i < 2; ++i) undo[half][i] = gemm_undo<F>(p, part, by[half].power[i]);
-    const int slab = t.slab + group * kHalves * 4;
+        for (int i = 0; i < 2; ++i) undo[half][i] = gemm_undo<F>(p, p.part[t.part], by[half].power[i]);
 #pragma unroll
-    for (int first = 0; first < kTokens; first += kStagedTokens) {
+    for (int first = 0; first < kTokens; first += kSome) {
         if (first >= t.count) break;
         named_barrier(1 + group, 128);
 #pragma unroll
-        for (int i = 0; i < kStagedTokens; i += 8) {
-            const float2 f = *reinterpret_cast<const float2*>(factor + first + i + c);
+        for (int i = 0; i < kSome; i += 8) {
+            float2 f = *reinterpret_cast<const float2*>(factor + first + i + c);
+            if (!by_token) f = make_float2(1, 1);
 #pragma unroll
             for (int half = 0; half < kHalves; ++half)
 #pragma unroll
                 for (int j = 0; j < 2; ++j) {
                     const int at = (first + i) / 2 + j;
-                    const float by_token = p.mode == SlabMode::half ? 1.0f : j ? f.y : f.x;
-                    const float low = sum[half][at] * (undo[half][0] * by_token),
-                                high = sum[half][at + 2] * (undo[half][1] * by_token);
-                    float* to = staged + (i + c + j) * (kWidth + 4) + (half * 4 + warp) * kEach + g;
+                    const float low = sum[half][at] * (undo[half][0] * (j ? f.y : f.x)),
+                                high = sum[half][at + 2] * (undo[half][1] * (j ? f.y : f.x));
+                    float* v = own + (i + j) * (kWidth + 4) + half * 4 * kEach;
                     if constexpr (kGlu)
-                        to[0] = fast_silu(low) * high;
+                        v[0] = fast_silu(low) * high;
                     else
-                        to[0] = low, to[8] = high;
+                        v[0] = low, v[8] = high;
                 }
         }
         named_barrier(1 + group, 128);
-        store_staged<kWidth, 128>(staged, part, p.mode, slab * kEach, (part.slabs - slab) * kEach,
-                                  warp * 32 + lane, [&](int k) -> int64_t {
-                                      k += first;
-                                      if (k >= t.count) return -1;
-                                      return gemm_row_at(p, part.y_stride, t.first + k, pair + k);
-                                  });
+        store_staged<kSome, kWidth, 128>(staged, to, t.first + first, t.count - first, pair + first,
+                                         warp * 32 + lane);
     }
 }
 
 // Kernel     slab_gemm_wgmma: 168 registers
 template <SlabKind F, int kHalves, int kTokens>
-__global__ void __launch_bounds__(kGemmThreads, 1) slab_gemm_wgmma(const __grid_constant__ SlabGemm p) {
+__global__ void __launch_bounds__(kGemmThreads, (GemmLayout<F, kHalves, kTokens>::kResidents))
+    slab_gemm_wgmma(const __grid_constant__ SlabGemm p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ std::byte dynamic[];
     GemmBlock<F, kHalves, kTokens> block(p, dynamic);
@@ -263,12 +266,18 @@ __global__ void __launch_bounds__(kGemmThreads, 1) slab_gemm_wgmma(const __grid_
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tiles = gemm_tiles(p);
     constexpr int kSlabs = GemmLayout<F, kHalves, kTokens>::kSlabs;
     if (warp < 4) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if constexpr (GemmLayout<F, kHalves, kTokens>::kResidents == 2)
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+        else
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (warp || lane) return;
         for (int i = blockIdx.x; i < tiles; i += gridDim.x) block.produce(gemm_tile<kSlabs>(p, i));
         return;
     }
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    if constexpr (GemmLayout<F, kHalves, kTokens>::kResidents == 2)
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
+    else
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int group = warp / 4 - 1;
 #pragma unroll 1
     for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
