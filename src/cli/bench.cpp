@@ -28,14 +28,14 @@ namespace sparkinfer {
 namespace {
 
 // llama-bench's order: every depth, of each first the prompts, then the generations.
-std::vector<BenchTest> tests_of(const BenchOptions& o, int64_t fast_rows = 0) {
+std::vector<BenchTest> tests_of(const BenchOptions& o, int32_t chunk = kBenchChunk, int64_t fast_rows = 0) {
     std::vector<BenchTest> tests;
     for (const int64_t depth : o.depth) {
         for (const int64_t n : o.prompt)
-            if (n > 0) tests.push_back({n, 0, depth, 1, fast_rows});
+            if (n > 0) tests.push_back({n, 0, depth, 1, chunk, fast_rows});
         for (const int64_t n : o.generate)
             for (const int64_t parallel : o.parallel)
-                if (n > 0) tests.push_back({0, n, depth, parallel, fast_rows});
+                if (n > 0) tests.push_back({0, n, depth, parallel, chunk, fast_rows});
     }
     return tests;
 }
@@ -110,9 +110,10 @@ struct BenchRun {
         TRY(const std::unique_ptr<Backend> backend,
             session.backend(options.backend, threads, options.stored));
         const BackendInfo& info = backend->info();
-        const std::vector<BenchTest> tests = tests_of(options, info.fast_rows);
+        const int32_t chunk = info.host_memory ? kBenchChunk : info.chunk;
+        const std::vector<BenchTest> tests = tests_of(options, chunk, info.fast_rows);
         EngineOptions engine_options;
-        engine_options.chunk = kBenchChunk;
+        engine_options.chunk = chunk;
         engine_options.context = 2;
         for (const BenchTest& test : tests) {
             engine_options.context = std::max(engine_options.context, int32_t(test.context()));
@@ -160,7 +161,7 @@ struct BenchRun {
         row.test_time = utc_now();
         row.model_size = facts.tensor_bytes;
         row.model_n_params = facts.tensor_elements;
-        row.n_batch = kBenchChunk;
+        row.n_batch = test.chunk;
         row.n_prompt = test.prompt, row.n_gen = test.generate;
         row.n_depth = test.depth, row.n_parallel = test.parallel;
         return row;
@@ -168,8 +169,8 @@ struct BenchRun {
 
     // A short run of the same kind: code and weights are touched once.
     static Result<void> warm_up(Engine& engine, const BenchTest& test, std::mt19937& random) {
-        const BenchTest small{std::min<int64_t>(test.prompt, kBenchChunk),
-                              std::min<int64_t>(test.generate, 1), 0, test.parallel, test.fast_rows};
+        const BenchTest small{std::min<int64_t>(test.prompt, test.chunk),
+                              std::min<int64_t>(test.generate, 1), 0, test.parallel, test.chunk, test.fast_rows};
         TRY([[maybe_unused]] const int64_t ns, time_test(engine, small, random));
         return {};
     }

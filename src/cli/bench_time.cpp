@@ -104,10 +104,10 @@ double bytes_of(const Engine& engine, const BenchTest& test) {
         }
         return bytes;
     }
-    const Tape tape = engine.record(kBenchChunk, OutputKind::none);
-    for (int64_t at = 0; at < test.prompt; at += kBenchChunk)
+    const Tape tape = engine.record(test.chunk, OutputKind::none);
+    for (int64_t at = 0; at < test.prompt; at += test.chunk)
         bytes +=
-            tape_cost(tape, {int32_t(std::min<int64_t>(kBenchChunk, test.prompt - at)), test.depth + at, 0})
+            tape_cost(tape, {int32_t(std::min<int64_t>(test.chunk, test.prompt - at)), test.depth + at, 0})
                 .bytes();
     const Tape last = engine.record(1, OutputKind::select);  // the head runs once
     for (const Instr& instr : last.instrs())

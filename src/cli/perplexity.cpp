@@ -162,7 +162,7 @@ Result<int> run_command(const PerplexityOptions& o, Session& session) {
     }
     TRY(const std::unique_ptr<Backend> backend, session.backend(o.backend, o.threads, o.stored));
     EngineOptions options;
-    options.chunk = kChunk;
+    if (backend->info().host_memory) options.chunk = kChunk;
     options.context = int32_t(std::clamp<int64_t>(windows.window, 2, facts.shape.context));
     TRY(const std::unique_ptr<Engine> engine, session.engine(o.model, *backend, options));
     if (windows.second_half)

@@ -74,7 +74,7 @@ Result<int> run_command(const RunOptions& o, Session& session) {
     const BackendInfo& info = backend->info();
     const int64_t memory = info.host_memory ? available_memory() : info.memory_bytes;
     EngineOptions engine_options;
-    engine_options.chunk = kChunk;
+    if (info.host_memory) engine_options.chunk = kChunk;
     TRY(engine_options.context,
         choose_context(facts, {int64_t(prompt.size()), o.max_tokens, o.context, memory,
                                kv_bytes_per_token(facts.shape, info.kv_type)}));

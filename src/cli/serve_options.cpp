@@ -36,7 +36,7 @@ void bind_model(Binder& b, ServeOptions& o) {
               o.context);
     b.integer("--slots", "requests that run at once (default 8 on a CPU, 32 on a GPU)", 1, kMaxSlots,
               o.slots);
-    b.integer("--chunk", "most prompt tokens of one step; a multiple of 64 (default 512)", 64, 1 << 16,
+    b.integer("--chunk", "most prompt tokens of one step; a multiple of 64 (default: what suits the backend)", 64, 1 << 16,
               o.chunk);
     b.bytes("--kv-memory", "memory for keys and values (default: --slots times --ctx, at most what there is)",
             o.kv_memory);

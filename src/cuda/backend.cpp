@@ -13,6 +13,7 @@ namespace sparkinfer {
 namespace cuda {
 namespace {
 
+constexpr int64_t kLargeMemory = 40ll << 30;  // beyond, a step's activations are a small part of it
 constexpr int32_t kCapturedRows = 64;  // tapes up to here become graphs
 constexpr int kStepBuffers = 4;
 constexpr int64_t kCodeBytes = 32ll << 20;    // of all kernels, loaded at their first use
@@ -104,7 +105,7 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const CudaOptions& options) {
     b->info_.kv_type = options.kv_type;
     b->info_.state_type = options.state_type;
     b->info_.captures = true;
-    b->info_.fast_rows = kFewRows;
+    b->info_.chunk = b->device_.memory > kLargeMemory ? 4096 : 2048;
     return std::unique_ptr<Backend>(std::move(b));
 }
 

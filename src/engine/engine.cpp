@@ -78,7 +78,7 @@ Result<std::unique_ptr<LiveEngine>> LiveEngine::make(std::unique_ptr<Checkpoint>
     if (checkpoint) e->metadata_ = checkpoint->metadata();
     e->checkpoint_ = std::move(checkpoint);
     e->model_ = std::move(model);
-    TRY(e->options_, resolve_options(options, e->shape(), e->depth_));
+    TRY(e->options_, resolve_options(options, e->shape(), e->depth_, backend.info().chunk));
     const EngineOptions& o = e->options_;
     RunnerPlan plan;
     plan.context = o.context;

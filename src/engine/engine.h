@@ -29,7 +29,7 @@ struct ModelShape;  // model/model.h
 struct EngineOptions {
     int32_t context = 0;      // most tokens of one sequence; 0: the model's own
     int32_t slots = 1;        // sequences live at once
-    int32_t chunk = 512;      // most prompt rows in one step; a multiple of 64
+    int32_t chunk = 0;        // most prompt rows in one step, a multiple of 64; 0: what suits the backend
     int64_t kv_tokens = 0;    // tokens of KV pages in all; 0: slots × context
     int32_t state_slots = 0;  // recurrent states in all; 0: what `slots` sequences need
     int32_t queue = 1024;     // most requests waiting

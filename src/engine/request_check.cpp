@@ -84,10 +84,12 @@ Result<void> check_request(const Request& r, const EngineOptions& options, const
     return {};
 }
 
-Result<EngineOptions> resolve_options(EngineOptions o, const ModelShape& shape, int32_t pipeline) {
+Result<EngineOptions> resolve_options(EngineOptions o, const ModelShape& shape, int32_t pipeline,
+                                      int32_t chunk) {
     if (o.context == 0) o.context = shape.context;
     TRY_VOID(check_count("context", o.context, 2, shape.context));
     TRY_VOID(check_count("slots", o.slots, 1, kMaxSlots));
+    if (o.chunk == 0) o.chunk = std::min(chunk, pages_for(o.context) * kPageTokens);
     TRY_VOID(check_count("chunk", o.chunk, kPageTokens, kMaxChunk));
     if (o.chunk % kPageTokens != 0)
         return usage_error("chunk is {}, expected a multiple of {}", o.chunk, kPageTokens);

@@ -13,7 +13,9 @@ Result<void> check_request(const Request& request, const EngineOptions& options,
 Result<void> check_tokens(std::span<const TokenId> tokens, const char* what, int32_t vocab);
 
 // Fills in the zeros. Errors: values out of range, or contradictory, with both numbers.
-Result<EngineOptions> resolve_options(EngineOptions options, const ModelShape& shape, int32_t pipeline);
+// `chunk`: what suits the backend.
+Result<EngineOptions> resolve_options(EngineOptions options, const ModelShape& shape, int32_t pipeline,
+                                      int32_t chunk);
 
 // Recurrent states that the prefix cache may keep, beside those of live sequences; fills in the zero. Errors:
 // a budget of less than one.
