@@ -18,7 +18,8 @@ constexpr int kDeltaRingColumns = kDeltaTaps - 1 + kMaxVerifyRows;
 
 struct DeltaCall {
     GatedDelta op;
-    StateLayout at;  // of op.state
+    StateLayout at;       // of op.state
+    const int32_t* rank;  // DeltaPlan's: segments that are the chunk kernels' have one ≥ 0. Null: none are.
 };
 
 // One layer's part of one state slot.
