@@ -12,9 +12,12 @@ int32_t resident_segments(const DeviceInfo& d, int32_t blocks_sm, int32_t blocks
 }
 
 // Long segments in chunks; the others row by row, between them.
-void lower_long(Lowering& l, const DeltaCall& call, dim3 step_grid, int32_t segments) {
+void lower_long(Lowering& l, const DeltaCall& call, int32_t segments) {
     const StateLayer& layer = call.op.state;
-    const int32_t rows = call.op.qkv.rows(), longs = std::min(kMostLong, rows / (kMaxVerifyRows + 1));
+    // Steps of many rows are prompts in the main: what has no segment of its own is not worth its launch.
+    const int32_t blocks = kScanBlocks * layer.value_heads;
+    const int32_t rows = call.op.qkv.rows(), side = rows <= 64 ? segments : kFewRows;
+    const int32_t longs = std::min(kMostLong, rows / (kMaxVerifyRows + 1));
     const int64_t chunks = rows / kChunkRows + 2 * longs;
     DeltaChunks p{call, {}, nullptr, nullptr, nullptr};
     p.plan.counts = l.scratch<int32_t>(2);
@@ -26,22 +29,15 @@ void lower_long(Lowering& l, const DeltaCall& call, dim3 step_grid, int32_t segm
     p.heads = l.scratch<std::byte>(chunks * layer.value_heads * kChunkHead);
     p.call.rank = p.plan.rank;
     l.add(delta_plan, dim3(1), dim3(256), 0, p, "plan");
-    l.add(delta_step<false, 3>, step_grid, dim3(kDeltaThreads), 0, p.call, "step");
+    const int32_t step_side = rows <= 64 ? segments : std::min(segments, resident_segments(l.device(), 3, blocks));
+    l.add(delta_step<false, 3>, dim3(blocks, step_side), dim3(kDeltaThreads), 0, p.call, "step");
 
-    const int32_t blocks = kScanBlocks * layer.value_heads;
-    const auto fit = [&](int stages, int times) {
-        const int32_t bytes = ScanShared::bytes(stages);
-        return bytes <= l.device().shared_block && times * (bytes + 1024) <= l.device().shared_sm;
-    };
-    // A chunk ahead where each multiprocessor has one block; else two blocks wait in turn.
-    const bool ahead = blocks <= l.device().sms && fit(2, 1);
-    const int32_t side_by_side =
-        std::min(longs, resident_segments(l.device(), !ahead && fit(1, 2) ? 2 : 1, blocks));
+    const bool two = 2 * (ScanShared::kBytes + 1024) <= l.device().shared_sm;
+    const int32_t side_by_side = std::min(longs, resident_segments(l.device(), two ? 2 : 1, blocks));
     l.add(delta_prepare, dim3(layer.key_heads, int32_t(std::min<int64_t>(chunks, rows / kChunkRows + 8))),
           dim3(kPrepareThreads), PrepareShared::kBytes, p, "chunks");
-    l.add(ahead ? delta_scan<2> : delta_scan<1>, dim3(blocks, side_by_side), dim3(kScanThreads),
-          ScanShared::bytes(ahead ? 2 : 1), p, "scan");
-    l.add(delta_ring, dim3(segments), dim3(256), 0, p.call, "ring");
+    l.add(delta_scan, dim3(blocks, side_by_side), dim3(kScanThreads), ScanShared::kBytes, p, "scan");
+    l.add(delta_ring, dim3(std::min(segments, side), layer.value_heads), dim3(256), 0, p.call, "ring");
 }
 
 }  // namespace
@@ -60,9 +56,7 @@ void lower(Lowering& l, const GatedDelta& op) {
               "step");
         return;
     }
-    // Steps of so many rows are prompts in the main: what has no segment of its own is not worth its launch.
-    const int32_t side_by_side = rows <= 64 ? segments : resident_segments(l.device(), 3, blocks);
-    lower_long(l, p, dim3(blocks, std::min(segments, side_by_side)), segments);
+    lower_long(l, p, segments);
 }
 
 }  // namespace sparkinfer::cuda

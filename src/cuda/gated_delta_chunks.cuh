@@ -21,11 +21,16 @@ struct DeltaChunk {
     int32_t segment;
     int32_t before;  // rows of the segment before the chunk's
     int32_t rows;    // 1 … 64
-    int32_t last;    // the segment's last chunk
 };
 struct DeltaLong {
-    int32_t segment, first_chunk, chunks, reserved;
+    int32_t segment, first_chunk, chunks;
+    int32_t first;  // index of the first row in its chunk: 0 … 63
 };
+// Chunk `c` of a long segment.
+__device__ __forceinline__ DeltaChunk delta_chunk(const DeltaLong& part, int c, int rows) {
+    const int from = c ? c * kChunkRows - part.first : 0;
+    return {part.segment, from, min((c + 1) * kChunkRows - part.first, rows) - from};
+}
 
 // In scratch.
 struct DeltaPlan {
@@ -124,11 +129,9 @@ __global__ void __launch_bounds__(256) delta_plan(const __grid_constant__ DeltaC
         int chunk = chunk_base + sum - count;
         for (int w = 0; w < warp; ++w) chunk += chunks[w];
         if (index < segments) p.plan.rank[index] = count ? rank : -1;
-        if (count) p.plan.longs[rank] = {index, chunk, count, 0};
-        for (int c = 0; c < count; ++c) {
-            const int from = c ? c * kChunkRows - first : 0;
-            p.plan.chunks[chunk + c] = {index, from, min((c + 1) * kChunkRows - first, g.rows) - from, c + 1 == count};
-        }
+        const DeltaLong part{index, chunk, count, first};
+        if (count) p.plan.longs[rank] = part;
+        for (int c = 0; c < count; ++c) p.plan.chunks[chunk + c] = delta_chunk(part, c, g.rows);
         for (int w = 0; w < int(blockDim.x / 32); ++w) long_base += longs[w], chunk_base += chunks[w];
         __syncthreads();
     }

@@ -37,7 +37,7 @@ struct PrepareShared {
 struct PrepareChannels {
     float4 last[3], tap[4];  // inputs of the 3 rows before; weights by tap
     __device__ __forceinline__ PrepareChannels(const DeltaCall& p, const Segment& g, int start, int before,
-                                               int channel) {
+                                               int channel, bool any) {
         float w[4][4];
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
@@ -48,7 +48,7 @@ struct PrepareChannels {
         for (int i = 0; i < 4; ++i) tap[i] = make_float4(w[i][0], w[i][1], w[i][2], w[i][3]);
 #pragma unroll
         for (int i = 0; i < 3; ++i) {
-            const float* row = delta_input_row(p, g, start, before - 3 + i);
+            const float* row = any ? delta_input_row(p, g, start, before - 3 + i) : nullptr;
             last[i] = row ? __ldcg(reinterpret_cast<const float4*>(row + channel)) : make_float4(0, 0, 0, 0);
         }
     }
@@ -96,20 +96,18 @@ __device__ __forceinline__ void prepare_rows(const DeltaCall& p, std::byte* shar
     for (int kind = 0; kind < 2; ++kind) {
         const int channel = kind ? key : query;
         std::byte* to = shared + (kind ? PrepareShared::kKeyHigh : PrepareShared::kQueryHigh);
-        float4 x[8];
+        PrepareChannels channels(p, g, start, chunk.before + first, channel, first < chunk.rows);
+#pragma unroll 1
+        for (int r = first; r < first + 8; r += 4) {
+            float4 x[4];
 #pragma unroll
-        for (int r = 0; r < 8; ++r) x[r] = input(first + r, channel);
-        if (first >= chunk.rows) {
+            for (int i = 0; i < 4; ++i) x[i] = input(r + i, channel);
 #pragma unroll
-            for (int r = 0; r < 8; ++r) prepare_row(to, to + kChunkPlane, first + r, lane, x[r], 0);
-            continue;
-        }
-        PrepareChannels channels(p, g, start, chunk.before + first, channel);
-#pragma unroll
-        for (int r = 0; r < 8; ++r) {
-            const float4 m = channels.next(x[r]);
-            const float scale = first + r >= chunk.rows ? 0 : kind ? 1.0f : 0.08838834764831845f;  // 128^-½
-            prepare_row(to, to + kChunkPlane, first + r, lane, m, scale);
+            for (int i = 0; i < 4; ++i) {
+                const float4 m = channels.next(x[i]);
+                const float scale = r + i >= chunk.rows ? 0 : kind ? 1.0f : 0.08838834764831845f;  // 128^-½
+                prepare_row(to, to + kChunkPlane, r + i, lane, m, scale);
+            }
         }
     }
 }
@@ -245,9 +243,15 @@ __device__ __forceinline__ void prepare_solve(const float* at, float* solved, in
         }
 #pragma unroll
         for (int k = 0; k < 15; ++k) {
-            const float* a = at + (block * 16 + k) * kPrepareStride + block * 16;
+            const float4* a = reinterpret_cast<const float4*>(at + (block * 16 + k) * kPrepareStride + block * 16);
 #pragma unroll
-            for (int r = k + 1; r < 16; ++r) x[r] = fmaf(-a[r], x[k], x[r]);
+            for (int r = (k + 1) / 4; r < 4; ++r) {
+                const float4 v = a[r];
+                if (4 * r > k) x[4 * r] = fmaf(-v.x, x[k], x[4 * r]);
+                if (4 * r + 1 > k) x[4 * r + 1] = fmaf(-v.y, x[k], x[4 * r + 1]);
+                if (4 * r + 2 > k) x[4 * r + 2] = fmaf(-v.z, x[k], x[4 * r + 2]);
+                if (4 * r + 3 > k) x[4 * r + 3] = fmaf(-v.w, x[k], x[4 * r + 3]);
+            }
         }
 #pragma unroll
         for (int r = 0; r < 16; ++r) solved[(block * 16 + r) * kPrepareStride + j] = x[r];
@@ -269,31 +273,40 @@ __device__ __forceinline__ void prepare_fragment(const float* solved, uint4* to,
     block[32] = make_uint4(low[0], low[1], low[2], low[3]);
 }
 
+__device__ __forceinline__ int prepare_head(const DeltaCall& p, int key_head, int i) {
+    const StateLayer& layer = p.op.state;
+    return p.op.order == HeadOrder::block ? key_head * (layer.value_heads / layer.key_heads) + i
+                                          : key_head + i * layer.key_heads;
+}
+// Gates of two value heads, a warp each.
+__device__ __forceinline__ void prepare_two_gates(const DeltaChunks& p, std::byte* shared, int index, int key_head,
+                                                  int base, int first_row, int rows) {
+    const int warp = threadIdx.x / 32;
+    if (warp >= 2 || base + warp >= p.call.op.state.value_heads / p.call.op.state.key_heads) return;
+    const int head = prepare_head(p.call, key_head, base + warp);
+    float* gates = reinterpret_cast<float*>(shared + PrepareShared::kGates) + warp * (kChunkGates / 4);
+    float* out = reinterpret_cast<float*>(p.head_of(index, head) + 2 * kChunkTriangle);
+    prepare_gates(p.call, gates, out, first_row, rows, head);
+}
 // The value heads of one key head, by twos.
 __device__ __forceinline__ void prepare_heads(const DeltaChunks& p, std::byte* shared, const float (&acc)[8][4],
                                               int index, int key_head, int first_row, int rows) {
-    const StateLayer& layer = p.call.op.state;
-    const int share = layer.value_heads / layer.key_heads, warp = threadIdx.x / 32;
-    const auto head_of = [&](int i) {
-        return p.call.op.order == HeadOrder::block ? key_head * share + i : key_head + i * layer.key_heads;
-    };
+    const int share = p.call.op.state.value_heads / p.call.op.state.key_heads, warp = threadIdx.x / 32;
     float* before = reinterpret_cast<float*>(shared + PrepareShared::kBefore);
     float* solved = reinterpret_cast<float*>(shared + PrepareShared::kSolved);
-    float* gates = reinterpret_cast<float*>(shared + PrepareShared::kGates);
+    const float* gates = reinterpret_cast<const float*>(shared + PrepareShared::kGates);
     constexpr int kSquare = kPrepareSquare / 4, kBoth = kChunkGates / 4;
+#pragma unroll 1
     for (int base = 0; base < share; base += 2) {
         const int count = min(share - base, 2);
-        if (warp < count) {
-            std::byte* out = p.head_of(index, head_of(base + warp)) + 2 * kChunkTriangle;
-            prepare_gates(p.call, gates + warp * kBoth, reinterpret_cast<float*>(out), first_row, rows,
-                          head_of(base + warp));
-        }
+        if (base > 0) prepare_two_gates(p, shared, index, key_head, base, first_row, rows);
         __syncthreads();  // also: nobody reads K, Q or the last heads' T any more
+#pragma unroll 1
         for (int i = 0; i < count; ++i) {
             if (warp < 4) {
                 prepare_before(acc, before + i * kSquare, gates + i * kBoth, warp);
             } else {
-                std::byte* out = p.head_of(index, head_of(base + i)) + kChunkTriangle;
+                std::byte* out = p.head_of(index, prepare_head(p.call, key_head, base + i)) + kChunkTriangle;
                 prepare_within(acc, reinterpret_cast<uint4*>(out), gates + i * kBoth, warp - 4);
             }
         }
@@ -301,9 +314,10 @@ __device__ __forceinline__ void prepare_heads(const DeltaChunks& p, std::byte* s
         const int i = threadIdx.x / kChunkRows;
         if (i < count) prepare_solve(before + i * kSquare, solved + i * kSquare, threadIdx.x % kChunkRows);
         __syncthreads();
+#pragma unroll 1
         for (int job = warp; job < count * 10; job += kPrepareThreads / 32) {
             const int block = job % 10, row = block < 1 ? 0 : block < 3 ? 1 : block < 6 ? 2 : 3;
-            std::byte* out = p.head_of(index, head_of(base + job / 10));
+            std::byte* out = p.head_of(index, prepare_head(p.call, key_head, base + job / 10));
             prepare_fragment(solved + job / 10 * kSquare, reinterpret_cast<uint4*>(out), row,
                              block - delta_triangle(row, 0));
         }
@@ -319,6 +333,7 @@ __global__ void __launch_bounds__(kPrepareThreads, 2) delta_prepare(const __grid
     for (int index = blockIdx.y; index < chunks; index += gridDim.y) {
         const DeltaChunk chunk = p.plan.chunks[index];
         const Segment& g = p.call.op.step.segments()[chunk.segment];
+        prepare_two_gates(p, shared, index, key_head, 0, g.first_row + chunk.before, chunk.rows);
         prepare_rows(p.call, shared, g, chunk, key_head);
         __syncthreads();
         uint4* keys = reinterpret_cast<uint4*>(p.keys_of(index, key_head));
