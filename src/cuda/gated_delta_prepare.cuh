@@ -70,16 +70,26 @@ struct PrepareChannels {
     }
 };
 
-// One row's 128 channels, a lane 4, to length `scale` and into two planes.
-__device__ __forceinline__ void prepare_row(std::byte* high, std::byte* low, int row, int lane, float4 m, float scale) {
-    const float squares = warp_sum(m.x * m.x + m.y * m.y + m.z * m.z + m.w * m.w);
-    const float by = rsqrtf(squares + 1e-6f) * scale;
-    uint2 h, l;
-    split_bf16(m.x * by, m.y * by, h.x, l.x);
-    split_bf16(m.z * by, m.w * by, h.y, l.y);
-    const uint32_t at = delta_key_at(row, lane / 2) + uint32_t(lane % 2) * 8;
-    *reinterpret_cast<uint2*>(high + at) = h;
-    *reinterpret_cast<uint2*>(low + at) = l;
+// Four rows' 128 channels, a lane 4, to length `scale` and into two planes. `rows`: that many are not zero.
+__device__ __forceinline__ void prepare_four(std::byte* high, int row, int rows, const float4 (&m)[4], float scale) {
+    const int lane = threadIdx.x % 32;
+    float squares[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) squares[i] = m[i].x * m[i].x + m[i].y * m[i].y + m[i].z * m[i].z + m[i].w * m[i].w;
+#pragma unroll
+    for (int d = 16; d; d >>= 1)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) squares[i] += __shfl_xor_sync(kWholeWarp, squares[i], d);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const float by = row + i < rows ? rsqrtf(squares[i] + 1e-6f) * scale : 0.0f;
+        uint2 h, l;
+        split_bf16(m[i].x * by, m[i].y * by, h.x, l.x);
+        split_bf16(m[i].z * by, m[i].w * by, h.y, l.y);
+        std::byte* to = high + delta_key_at(row + i, lane / 2) + lane % 2 * 8;
+        *reinterpret_cast<uint2*>(to) = h;
+        *reinterpret_cast<uint2*>(to + kChunkPlane) = l;
+    }
 }
 
 __device__ __forceinline__ void prepare_rows(const DeltaCall& p, std::byte* shared, const Segment& g,
@@ -87,27 +97,24 @@ __device__ __forceinline__ void prepare_rows(const DeltaCall& p, std::byte* shar
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = warp * 8;
     const int query = key_head * kDeltaWidth + lane * 4, key = query + p.op.state.key_heads * kDeltaWidth;
     const int start = delta_start(p, g);
-    const auto input = [&](int row, int channel) {
-        if (row >= chunk.rows) return make_float4(0, 0, 0, 0);
-        return __ldcg(
-            reinterpret_cast<const float4*>(p.op.qkv.row(g.first_row + chunk.before + row) + channel));
-    };
+    const float* from = p.op.qkv.row(g.first_row + chunk.before + first);
+    const int64_t stride = p.op.qkv.stride;
 #pragma unroll 1
     for (int kind = 0; kind < 2; ++kind) {
         const int channel = kind ? key : query;
         std::byte* to = shared + (kind ? PrepareShared::kKeyHigh : PrepareShared::kQueryHigh);
+        float4 x[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            x[i] = make_float4(0, 0, 0, 0);
+            if (first + i < chunk.rows) x[i] = __ldcg(reinterpret_cast<const float4*>(from + i * stride + channel));
+        }
         PrepareChannels channels(p, g, start, chunk.before + first, channel, first < chunk.rows);
-#pragma unroll 1
-        for (int r = first; r < first + 8; r += 4) {
-            float4 x[4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) x[i] = input(r + i, channel);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const float4 m = channels.next(x[i]);
-                const float scale = r + i >= chunk.rows ? 0 : kind ? 1.0f : 0.08838834764831845f;  // 128^-½
-                prepare_row(to, to + kChunkPlane, r + i, lane, m, scale);
-            }
+        for (int r = 0; r < 8; r += 4) {
+            const float4 m[4] = {channels.next(x[r]), channels.next(x[r + 1]), channels.next(x[r + 2]),
+                                 channels.next(x[r + 3])};
+            prepare_four(to, first + r, chunk.rows, m, kind ? 1.0f : 0.08838834764831845f);  // 128^-½
         }
     }
 }
@@ -133,7 +140,7 @@ __device__ __forceinline__ void prepare_products(float (&acc)[8][4], uint32_t a,
         for (int n = 0; n < 4; ++n) {  // 16 rows of K
             if (n > row_block) continue;
             uint32_t h[4], l[4];
-            const uint32_t b = keys + delta_key_at(n * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2);
+            const uint32_t b = keys + delta_key_at(lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2) + n * 4096;
             load_matrices(h, b);
             load_matrices(l, b + kChunkPlane);
             mma_bf16(acc[2 * n], low, h[0], h[1]);
