@@ -1,23 +1,62 @@
 // gated_delta.cu — the gated delta rule with its convolution and state.   (ops.h: GatedDelta, state_layout.h)
+#include "cuda/gated_delta_prepare.cuh"
+#include "cuda/gated_delta_scan.cuh"
 #include "cuda/gated_delta_step.cuh"
 
 namespace sparkinfer::cuda {
+namespace {
+
+// Whole clusters of delta_step that a device holds per value head: more would only queue.
+int32_t resident_segments(const DeviceInfo& d, int32_t blocks_sm, int32_t blocks_segment) {
+    return std::max(1, d.sms * blocks_sm / blocks_segment);
+}
+
+// Long segments in chunks; the others row by row, between them.
+void lower_long(Lowering& l, const DeltaCall& call, int32_t segments) {
+    const StateLayer& layer = call.op.state;
+    // Steps of many rows are prompts in the main: what has no segment of its own is not worth its launch.
+    const int32_t blocks = kScanBlocks * layer.value_heads;
+    const int32_t rows = call.op.qkv.rows(), side = rows <= 64 ? segments : kFewRows;
+    const int32_t longs = std::min(kMostLong, rows / (kMaxVerifyRows + 1));
+    const int64_t chunks = rows / kChunkRows + 2 * longs;
+    DeltaChunks p{call, {}, nullptr, nullptr, nullptr};
+    p.plan.counts = l.scratch<int32_t>(2);
+    p.plan.rank = l.scratch<int32_t>(rows);
+    p.plan.longs = l.scratch<DeltaLong>(longs);
+    p.plan.chunks = l.scratch<DeltaChunk>(chunks);
+    p.keys = l.scratch<std::byte>(chunks * layer.key_heads * kChunkKeys);
+    p.queries = l.scratch<std::byte>(chunks * layer.key_heads * kChunkQueries);
+    p.heads = l.scratch<std::byte>(chunks * layer.value_heads * kChunkHead);
+    p.call.rank = p.plan.rank;
+    l.add(delta_plan, dim3(1), dim3(256), 0, p, "plan");
+    const int32_t step_side = rows <= 64 ? segments : std::min(segments, resident_segments(l.device(), 3, blocks));
+    l.add(delta_step<false, 3>, dim3(blocks, step_side), dim3(kDeltaThreads), 0, p.call, "step");
+
+    const bool two = 2 * (ScanShared::kBytes + 1024) <= l.device().shared_sm;
+    const int32_t side_by_side = std::min(longs, resident_segments(l.device(), two ? 2 : 1, blocks));
+    l.add(delta_prepare, dim3(layer.key_heads, int32_t(std::min<int64_t>(chunks, rows / kChunkRows + 8))),
+          dim3(kPrepareThreads), PrepareShared::kBytes, p, "chunks");
+    l.add(delta_scan, dim3(blocks, side_by_side), dim3(kScanThreads), ScanShared::kBytes, p, "scan");
+    l.add(delta_ring, dim3(std::min(segments, side), layer.value_heads), dim3(256), 0, p.call, "ring");
+}
+
+}  // namespace
 
 void lower(Lowering& l, const GatedDelta& op) {
     CHECK(op.state.width == kDeltaWidth && op.state.taps == kDeltaTaps && op.state.value_heads <= 256,
           "gated_delta heads of {}, {} taps, {} value heads", op.state.width, op.state.taps,
           op.state.value_heads);
     const int32_t rows = op.qkv.rows(), segments = rows < 1 ? 1 : rows < 64 ? rows : 64;
-    const DeltaCall p{op, state_layout(op.state)};
-    const dim3 grid(kDeltaBlocks * op.state.value_heads, segments);
+    const DeltaCall p{op, state_layout(op.state), nullptr};
+    const int32_t blocks = kDeltaBlocks * op.state.value_heads;
     if (rows <= kMaxVerifyRows) {
         // One row: no spill, and its clusters fit beside the neighbours' blocks. More: three blocks hide the
         // exchanges.
-        l.add(rows == 1 ? delta_step<true, 2> : delta_step<true, 3>, grid, dim3(kDeltaThreads), 0, p, "step");
+        l.add(rows == 1 ? delta_step<true, 2> : delta_step<true, 3>, dim3(blocks, segments), dim3(kDeltaThreads), 0, p,
+              "step");
         return;
     }
-    l.add(delta_step<false, 3>, grid, dim3(kDeltaThreads), 0, p, "step");
-    l.add(delta_ring, dim3(segments), dim3(256), 0, p, "ring");
+    lower_long(l, p, segments);
 }
 
 }  // namespace sparkinfer::cuda

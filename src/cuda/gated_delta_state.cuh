@@ -1,7 +1,8 @@
 // gated_delta_state.cuh — recurrent states on the device: where they lie, and the parts that heads share.
 // Computes   ops.h: GatedDelta: ring and headers of the states that a step leaves   (state_layout.h)
 // Shapes     qkv [T, channels]   ring [11, channels] F32   header [n_v]
-// Mapping    delta_ring: a block per segment.
+// Mapping    delta_ring: a block per (segment, value head), which has the head's header and a share of the
+//            channels.
 // Memory     up to 11 columns of `channels` floats per state that is written.
 // Limits     4 taps, n_v ≤ 256. sm_80+.
 // Numbers    not measured yet
@@ -18,7 +19,8 @@ constexpr int kDeltaRingColumns = kDeltaTaps - 1 + kMaxVerifyRows;
 
 struct DeltaCall {
     GatedDelta op;
-    StateLayout at;  // of op.state
+    StateLayout at;       // of op.state
+    const int32_t* rank;  // DeltaPlan's: segments that are the chunk kernels' have one ≥ 0. Null: none are.
 };
 
 // One layer's part of one state slot.
@@ -49,9 +51,9 @@ __device__ inline int delta_accepted(const GatedDelta& o, const Segment& g) {
     return early >= 0 ? early : o.slots.slot(g.slot).cursor.accepted;
 }
 __device__ inline int delta_folded(const GatedDelta& o, const Segment& g) {
-    int n = 0;
+    int n = g.rows;  // what is only logged is at the end, and little
 #pragma unroll 1
-    while (n < g.rows && !(o.step.rows()[g.first_row + n].flags & kRowVerify)) ++n;
+    while (n > 0 && o.step.rows()[g.first_row + n - 1].flags & kRowVerify) --n;
     return n;
 }
 // Of the segment's row r (negative: before it), counted from the state's `start`.
@@ -59,24 +61,27 @@ __device__ inline int delta_column(int start, int r) {
     return (start + r + kDeltaRingColumns) % kDeltaRingColumns;
 }
 
-// Ring and headers of a state after `folded` rows of the segment, with `logged` more behind them.
+// The block's header and channels of a state after `folded` rows of the segment, with `logged` more behind
+// them.
 __device__ inline void delta_write_ring(const DeltaCall& p, const Segment& g, int slot, int folded,
                                         int logged) {
     const GatedDelta& o = p.op;
     const DeltaState out(p, slot);
-    const int start = g.state_in < 0 ? 0 : DeltaState(p, g.state_in).header->position + delta_accepted(o, g);
+    const int head = blockIdx.y, heads = o.state.value_heads;
+    const int first = head * o.state.channels / heads, last = (head + 1) * o.state.channels / heads;
+    const int start =
+        g.state_in < 0 ? 0 : DeltaState(p, g.state_in).header[head].position + delta_accepted(o, g);
     for (int r = folded - 3; r < folded + logged; ++r) {
         const int64_t column = int64_t(delta_column(start, r)) * o.state.channels;
         if (r < 0 && slot == g.state_in) continue;
         const float* x = r >= 0           ? o.qkv.row(g.first_row + r)
                          : g.state_in < 0 ? nullptr
                                           : DeltaState(p, g.state_in).ring + column;
-        for (int c = threadIdx.x; c < o.state.channels; c += blockDim.x)
+        for (int c = first + int(threadIdx.x); c < last; c += blockDim.x)
             out.ring[column + c] = x ? __ldcg(x + c) : 0.0f;
     }
     __syncthreads();  // everybody has read state_in's header, which may be this one
-    if (int(threadIdx.x) < o.state.value_heads)
-        out.header[threadIdx.x] = {delta_column(start, folded), logged, {0, 0}};
+    if (threadIdx.x == 0) out.header[head] = {delta_column(start, folded), logged, {0, 0}};
 }
 
 // Behind delta_step<false>. Saves first: they may need columns of state_in that state_out overwrites.

@@ -1,12 +1,13 @@
 #include "gated_delta_case.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/half.h"
 
 namespace sparkinfer::test::gated_delta_case {
 
-Doubles reference(const Sequence& s) {
+Doubles reference(const Sequence& s, Doubles* last) {
     const int n_k = s.shape.key_heads, n_v = s.shape.value_heads;
     const Doubles conv = decoded(s.conv), decay = decoded(s.decay), bias = decoded(s.dt_bias),
                   norm = decoded(s.norm);
@@ -53,6 +54,7 @@ Doubles reference(const Sequence& s) {
                             silu64(double(s.z[at * kWidth + size_t(j)])));
         }
     }
+    if (last) *last = state;
     return y;
 }
 
@@ -107,6 +109,16 @@ Floats Rig::run(const std::vector<Part>& parts, int extra) {
                   m_.tensor(rows, s_.values)};
     m_.run(op, step);
     return m_.read(op.y);
+}
+
+Floats Rig::run_rows(int count, int state_out) {
+    Floats all;
+    for (int first = 0; first < count; first += kMaxVerifyRows) {
+        const Floats y =
+            run({{first, std::min(count - first, kMaxVerifyRows), first ? state_out : -1, state_out}});
+        all.insert(all.end(), y.begin(), y.end());
+    }
+    return all;
 }
 
 StateValue Rig::state(int slot) {

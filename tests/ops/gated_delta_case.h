@@ -40,8 +40,8 @@ struct Sequence {
     }
 };
 
-// float64, from the first row on: y [rows, values].
-Doubles reference(const Sequence& s);
+// float64, from the first row on: y [rows, values], and S after the last.
+Doubles reference(const Sequence& s, Doubles* last = nullptr);
 
 // What a state slot means: without the columns and log rows that are not in use.
 struct StateValue {
@@ -76,6 +76,8 @@ class Rig {
 
     // y of all rows of the parts, in order; extra: bucket rows beyond the step's.
     Floats run(const std::vector<Part>& parts, int extra = 0);
+    // The sequence's first `count` rows, a few in each step: never in chunks.
+    Floats run_rows(int count, int state_out);
     StateValue state(int slot);
     void write_s(int slot, const Floats& s);  // REQUIRES: F32
     std::vector<std::byte> raw_states();
