@@ -36,10 +36,12 @@ __device__ __forceinline__ void prompt_mma(float (&d)[4], const uint32_t (&a)[4]
 template <class S>
 struct PromptRows {
     static constexpr int kScores = S::kStep / 8, kOut = S::kColumns / 8;
+    static constexpr int kTerms = S::kPair == 2 ? 1 : S::kStep / 16;
     using Scores = float[2][kScores][4];
     float y[2][kOut][4];
-    float most[2][2], sum[2][2], factor[2][2];
-    bool scaled;  // some factor is not 1
+    float most[2][2], sum[2][2];
+    uint32_t p[S::kPlanes][2][kTerms][4];  // probabilities as left operands, where they do not lie in `share`
+    const float* factors;  // of the tile's rows, H apart; null where all are 1
     int lane, pair, half, first_row, index;  // of the tile; index: of the warp's first row
 
     __device__ __forceinline__ void sync_pair() const {
@@ -66,21 +68,19 @@ struct PromptRows {
             store_shared16(queries + plane * S::kQueryPlane + r * S::kRowBytes + ((chunk ^ (row & 7)) << 4),
                            v);
         }
-        scaled = false;
+        factors = p.query_factor + int64_t(item.tile.row) * heads + item.head;
+        bool scaled = false;
 #pragma unroll
         for (int m = 0; m < 2; ++m)
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 const int r = first_row + m * 16 + h * 8 + lane / 4;
-                most[m][h] = -INFINITY, sum[m][h] = 0, factor[m][h] = 1;
-                if (!S::kExact && r < item.tile.rows)
-                    factor[m][h] =
-                        __ldcg(p.query_factor + int64_t(item.tile.row + r) * heads + item.head);
-                scaled |= factor[m][h] != 1;
+                most[m][h] = -INFINITY, sum[m][h] = 0;
+                if (!S::kExact && r < item.tile.rows) scaled |= __ldcg(factors + r * heads) != 1;
 #pragma unroll
                 for (int n = 0; n < kOut; ++n) y[m][n][2 * h] = y[m][n][2 * h + 1] = 0;
             }
-        scaled = __any_sync(kWholeWarp, scaled);
+        if (!__any_sync(kWholeWarp, scaled)) factors = nullptr;
         sync_pair();
     }
     // s = Q · Kᵀ for kStep keys from `key` of the part on.
@@ -95,7 +95,7 @@ struct PromptRows {
             for (int n = 0; n < kScores; ++n)
 #pragma unroll
                 for (int i = 0; i < 4; ++i) s[m][n][i] = 0;
-#pragma unroll 4
+#pragma unroll
         for (int k = 0; k < S::kWidth / 16; ++k) {
             const uint32_t twist = (k & 3) << 5, ahead = (k >> 2) << 7;
             uint32_t q[S::kPlanes][2][4];
@@ -120,18 +120,22 @@ struct PromptRows {
                 }
         }
     }
-    // Factors and exponents of queries, keys and values; then keys behind a row's own leave. first: the
-    // step's first key in the sequence; k, v: of its first key.
-    __device__ __forceinline__ void weigh(Scores& s, const float2* k, const float2* v, int first) const {
-        if (!S::kExact && scaled) {
+    // Factors and exponents of queries, keys and values, where some are not 1; then keys behind a row's own
+    // leave. first: the step's first key in the sequence; k, v: of its first key, null where all are 1.
+    __device__ __forceinline__ void weigh(Scores& s, const float2* k, const float2* v, int first, int heads,
+                                          int rows) const {
+        if (!S::kExact && factors) {
 #pragma unroll
             for (int m = 0; m < 2; ++m)
 #pragma unroll
-                for (int n = 0; n < kScores; ++n)
+                for (int h = 0; h < 2; ++h) {
+                    const int r = first_row + m * 16 + h * 8 + lane / 4;
+                    const float by = r < rows ? __ldcg(factors + r * heads) : 1;
 #pragma unroll
-                    for (int i = 0; i < 4; ++i) s[m][n][i] *= factor[m][i / 2];
+                    for (int n = 0; n < kScores; ++n) s[m][n][2 * h] *= by, s[m][n][2 * h + 1] *= by;
+                }
         }
-        if constexpr (S::kFactors) {
+        if (S::kFactors && k) {
 #pragma unroll
             for (int n = 0; n < kScores; ++n) {
                 const float4 by = *reinterpret_cast<const float4*>(k + n * 8 + lane % 4 * 2),
@@ -190,51 +194,70 @@ struct PromptRows {
                     for (int i = 0; i < 4; ++i) y[m][n][i] *= keep[m][i / 2];
         }
 #pragma unroll
-        for (int n = 0; n < kScores; ++n) {
-            float4 back = {0, 1, 0, 1};
-            if constexpr (S::kFactors) back = *reinterpret_cast<const float4*>(v + n * 8 + lane % 4 * 2);
+        for (int m = 0; m < 2; ++m)
 #pragma unroll
-            for (int m = 0; m < 2; ++m)
+            for (int n = 0; n < kScores; ++n)
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const float e = exp2_fast(s[m][n][i] - most[m][i / 2]);
-                    s[m][n][i] = e;
-                    sum[m][i / 2] = fmaf(e, i % 2 ? back.w : back.y, sum[m][i / 2]);
-                }
+                for (int i = 0; i < 4; ++i) s[m][n][i] = exp2_fast(s[m][n][i] - most[m][i / 2]);
+        if (S::kFactors && v) {
+#pragma unroll
+            for (int n = 0; n < kScores; ++n) {
+                const float4 back = *reinterpret_cast<const float4*>(v + n * 8 + lane % 4 * 2);
+#pragma unroll
+                for (int m = 0; m < 2; ++m)
+#pragma unroll
+                    for (int i = 0; i < 4; ++i)
+                        sum[m][i / 2] = fmaf(s[m][n][i], i % 2 ? back.w : back.y, sum[m][i / 2]);
+            }
+        } else {
+#pragma unroll
+            for (int n = 0; n < kScores; ++n)
+#pragma unroll
+                for (int m = 0; m < 2; ++m)
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) sum[m][i / 2] += s[m][n][i];
         }
     }
-    // y += p · V for the step's keys (a pair: all keys of the part).
-    __device__ __forceinline__ void values(const Scores& s, uint32_t share, uint32_t part, int key) {
+    // The step's probabilities as left operands: in registers, or, of a pair, in `share`.
+    __device__ __forceinline__ void lay(const Scores& s, uint32_t share) {
+#pragma unroll
+        for (int m = 0; m < 2; ++m)
+#pragma unroll
+            for (int n = 0; n < kScores; ++n)
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    const float a = s[m][n][2 * h], b = s[m][n][2 * h + 1];
+                    uint32_t(&to)[4] = p[0][m][S::kPair == 2 ? 0 : n / 2];
+                    if constexpr (S::kExact) {
+                        split_bf16(a, b, to[n % 2 * 2 + h], p[S::kPlanes - 1][m][n / 2][n % 2 * 2 + h]);
+                        continue;
+                    }
+                    const __half2 two = __floats2half2_rn(a, b);
+                    const uint32_t w = reinterpret_cast<const uint32_t&>(two);
+                    if constexpr (S::kPair == 2)
+                        asm volatile("st.shared.b32 [%0],%1;" ::"r"(
+                                         share + (m * 16 + h * 8 + lane / 4) * S::kShareRow +
+                                         (half * S::kStep + n * 8 + lane % 4 * 2) * 2),
+                                     "r"(w)
+                                     : "memory");
+                    else
+                        to[n % 2 * 2 + h] = w;
+                }
+        if constexpr (S::kPair == 2) sync_pair();
+    }
+    // y += p · V for the keys of a step, or, in a pair, of a part.
+    __device__ __forceinline__ void values(uint32_t share, uint32_t part, int key) {
         const uint32_t turn = lane & 7;
         const uint32_t v_at = part + half * S::kColumns * 2 + (key + (lane & 15)) * S::kRowBytes +
                               (((lane >> 4) ^ turn) << 4);
-        if constexpr (S::kPair == 2) {
-            const uint32_t mine = share + lane / 4 * S::kShareRow + (half * S::kStep + lane % 4 * 2) * 2;
+        constexpr int kKeys = S::kPair == 2 ? S::kKeys : S::kStep;
 #pragma unroll
-            for (int m = 0; m < 2; ++m)
+        for (int k = 0; k < kKeys / 16; ++k) {
+            if constexpr (S::kPair == 2)
 #pragma unroll
-                for (int n = 0; n < kScores; ++n)
-#pragma unroll
-                    for (int h = 0; h < 2; ++h) {
-                        const __half2 w = __floats2half2_rn(s[m][n][2 * h], s[m][n][2 * h + 1]);
-                        asm volatile("st.shared.b32 [%0],%1;" ::"r"(mine + (m * 16 + h * 8) * S::kShareRow +
-                                                                    n * 16),
-                                     "r"(reinterpret_cast<const uint32_t&>(w))
-                                     : "memory");
-                    }
-            sync_pair();
-        }
-        constexpr int kTerms = S::kPair == 2 ? S::kKeys / 16 : S::kStep / 16;
-#pragma unroll
-        for (int k = 0; k < kTerms; ++k) {
-            uint32_t p[S::kPlanes][2][4];
-#pragma unroll
-            for (int m = 0; m < 2; ++m)
-                if constexpr (S::kPair == 2)
-                    load_matrices(p[0][m],
+                for (int m = 0; m < 2; ++m)
+                    load_matrices(p[0][m][0],
                                   share + (m * 16 + (lane & 15)) * S::kShareRow + k * 32 + (lane >> 4) * 16);
-                else
-                    probabilities(p, s, m, k);
             const uint32_t row = v_at + k * 16 * S::kRowBytes;
 #pragma unroll
             for (int n = 0; n < kOut / 2; ++n)
@@ -247,24 +270,11 @@ struct PromptRows {
                     for (int a = 0; a + b < S::kPlanes; ++a)
 #pragma unroll
                         for (int m = 0; m < 2; ++m) {
-                            prompt_mma<S>(y[m][2 * n], p[a][m], w[0], w[1]);
-                            prompt_mma<S>(y[m][2 * n + 1], p[a][m], w[2], w[3]);
+                            const uint32_t(&left)[4] = p[a][m][S::kPair == 2 ? 0 : k];
+                            prompt_mma<S>(y[m][2 * n], left, w[0], w[1]);
+                            prompt_mma<S>(y[m][2 * n + 1], left, w[2], w[3]);
                         }
                 }
-        }
-    }
-    // The 16 keys k of the step as the left operand of 16 rows.
-    static __device__ __forceinline__ void probabilities(uint32_t (&p)[S::kPlanes][2][4], const Scores& s,
-                                                         int m, int k) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const float a = s[m][2 * k + i / 2][i % 2 * 2], b = s[m][2 * k + i / 2][i % 2 * 2 + 1];
-            if constexpr (S::kExact) {
-                split_bf16(a, b, p[0][m][i], p[S::kPlanes - 1][m][i]);
-            } else {
-                const __half2 w = __floats2half2_rn(a, b);
-                p[0][m][i] = reinterpret_cast<const uint32_t&>(w);
-            }
         }
     }
     // y divided, gated and stored.
@@ -307,53 +317,88 @@ struct PromptRows {
     }
 };
 
-// An attending warp. Parts wholly behind its rows are let go unread.
+// Two attending warps of a scheduler multiply by turns: while one does, the other turns its scores into
+// probabilities.
+template <class S>
+struct PromptTurns {
+    int mine, other;  // barriers
+    __device__ __forceinline__ explicit PromptTurns(int warp)
+        : mine(5 + warp % 8), other(5 + (warp ^ 4) % 8) {
+        if (warp >= 4) give();
+    }
+    __device__ __forceinline__ void take() const {
+        if constexpr (S::kTurns) named_barrier(mine, 64);
+    }
+    __device__ __forceinline__ void give() const {
+        if constexpr (S::kTurns) asm volatile("bar.arrive %0,64;" ::"r"(other) : "memory");
+    }
+};
+
+// An attending warp. A step: y += p · V of the step before, then S = Q · Kᵀ, then p. Steps wholly behind its
+// rows are passed over.
 template <class S>
 __device__ __forceinline__ void prompt_attend(const PromptCall& p, const PromptShared<S>& shared, int warp,
                                               int lane) {
     PromptRows<S> rows;
     rows.lane = lane, rows.pair = warp / S::kPair, rows.half = warp % S::kPair;
     rows.first_row = rows.pair * 32;
-    float* mine = shared.rows(warp);
-    const float* other = shared.rows(warp ^ 1);
     const uint32_t share = shared.share(rows.pair);
+    const PromptTurns<S> turns(warp);
     PromptRing<S> ring;
     PromptItems item(p);
     const auto give_back = [&](int stage) {
         __syncwarp();
         if (lane == 0) barrier_arrive(shared.empty(stage));
     };
+    const auto scaled = [&](int stage) {
+        if (!S::kFactors) return false;
+        const int4 any = *reinterpret_cast<const int4*>(shared.scaled(stage));
+        return (any.x | any.y | any.z | any.w) != 0;
+    };
     while (item.next(p)) {
         rows.begin(p, item, shared.queries());
-        const int parts = item.parts<S>(), last = rows.first_row < item.tile.rows ? rows.index + 31 : -1;
+        const int steps = item.parts<S>() * S::kSteps;
+        const int last = rows.first_row < item.tile.rows ? rows.index + 31 : -1;
+        const int wanted = (last + S::kStep * S::kPair) / (S::kStep * S::kPair);
+        int k = 0, v = 0;  // stages
 #pragma unroll 1
-        for (int part = 0; part < parts; ++part) {
-            const PromptRing<S> k = ring;
-            ring.advance();
-            const PromptRing<S> v = ring;
-            ring.advance();
-            barrier_wait(shared.full(k.stage), k.phase);
-            const bool wanted = part * S::kKeys <= last;
-#pragma unroll 1
-            for (int step = 0; step < S::kSteps; ++step) {
-                const int key = (S::kPair == 2 ? rows.half : step) * S::kStep;
-                typename PromptRows<S>::Scores s;
-                if (wanted) rows.scores(s, shared.queries(), shared.part(k.stage), key);
-                if (S::kSteps == 1 && !S::kFactors) give_back(k.stage);
-                if (step == 0) barrier_wait(shared.full(v.stage), v.phase);
-                if (!wanted) break;
-                const float2 *k_factors = shared.factors(k.stage) + key,
-                             *v_factors = shared.factors(v.stage) + key;
-                rows.weigh(s, k_factors, v_factors, part * S::kKeys + key);
-                if (S::kSteps == 1 && S::kFactors) give_back(k.stage);
-                rows.soften(s, v_factors, mine, other);
-                rows.values(s, share, shared.part(v.stage), S::kPair == 2 ? 0 : key);
+        for (int t = 0; t <= steps; ++t) {
+            turns.take();
+            const int step = t % S::kSteps, key = (S::kPair == 2 ? rows.half : step) * S::kStep;
+            if (t > 0) {
+                if (t <= wanted)
+                    rows.values(share, shared.part(v), (t - 1) % S::kSteps * S::kStep);
+                if (step == 0) give_back(v);
             }
-            if (S::kSteps > 1 || (S::kFactors && !wanted)) give_back(k.stage);
-            give_back(v.stage);
+            typename PromptRows<S>::Scores s;
+            if (t < steps) {
+                if (step == 0) {
+                    k = ring.stage;
+                    barrier_wait(shared.full(k), ring.phase);
+                    ring.advance();
+                }
+                if (t < wanted) rows.scores(s, shared.queries(), shared.part(k), key);
+            }
+            turns.give();
+            if (t == steps) break;
+            if (step == 0) {
+                v = ring.stage;
+                barrier_wait(shared.full(v), ring.phase);
+                ring.advance();
+            }
+            if (t < wanted) {
+                const bool factors = scaled(k) || scaled(v);
+                const float2 *by = factors ? shared.factors(k) + key : nullptr,
+                             *e = factors ? shared.factors(v) + key : nullptr;
+                rows.weigh(s, by, e, t / S::kSteps * S::kKeys + key, p.op.heads, item.tile.rows);
+                rows.soften(s, e, shared.rows(warp), shared.rows(warp ^ 1));
+                rows.lay(s, share);
+            }
+            if (step == S::kSteps - 1) give_back(k);
         }
-        rows.finish(p.op, item, mine, other);
+        rows.finish(p.op, item, shared.rows(warp), shared.rows(warp ^ 1));
     }
+    if (warp < 4) turns.take();
 }
 
 // Kernel     attention_prompt: 256 registers
@@ -372,12 +417,12 @@ __global__ void __launch_bounds__(S::kThreads, 1) attention_prompt(const PromptC
     __syncthreads();
     wait_for_predecessor();
     if (warp >= S::kWarps) {
-        if constexpr (S::kThreads == 384) asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
+        if constexpr (S::kThreads == 384) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kFeedRegisters));
         PromptProducer<S> producer;
         producer.warp = warp - S::kWarps, producer.lane = lane;
         producer.run(p, shared);
     } else {
-        if constexpr (S::kThreads == 384) asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
+        if constexpr (S::kThreads == 384) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kAttendRegisters));
         prompt_attend<S>(p, shared, warp, lane);
     }
 }

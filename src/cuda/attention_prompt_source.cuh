@@ -1,6 +1,5 @@
-// attention_prompt_source.cuh — the half of attention_prompt.cuh that brings keys and values: four warps load
-// parts of a page into registers, turn them into operands and store those, K and V by turns, in a ring in
-// shared memory.
+// attention_prompt_source.cuh — the half of attention_prompt.cuh that brings keys and values: four warps copy
+// parts of a page, K and V by turns, into a ring in shared memory and turn them into operands there.
 // BF16: FP16 with a power of two per token, so that any magnitude fits and a token's operands do not depend
 // on its neighbours. FP8: FP16, exact. F32: two planes of BF16 whose sum has 16 bits.
 #pragma once
@@ -20,6 +19,8 @@ struct PromptShape {
     static constexpr int kPair = kWidth == 256 ? 2 : 1, kWarps = kAttendingWarps;
     static constexpr int kRows = kWarps / kPair * 32, kPlanes = kExact ? 2 : 1;
     static constexpr int kThreads = (kWarps + 4) * 32;
+    static constexpr bool kTurns = kWarps == 8;  // two attending warps a scheduler: one multiplies at a time
+    static constexpr int kAttendRegisters = 232, kFeedRegisters = 40;  // of 384 threads
     static constexpr int kStep = kKeys / kPair < 32 || kWidth == 64 ? kKeys / kPair : 32;  // keys at a time
     static constexpr int kSteps = kKeys / kPair / kStep;
     static constexpr int kColumns = kWidth / kPair;  // of the values, a warp
@@ -32,7 +33,8 @@ struct PromptShape {
     static constexpr int kPartsAt = kPlanes * kQueryPlane;
     static constexpr int kSharesAt = kPartsAt + kStages * kPartBytes;
     static constexpr int kFactorsAt = kSharesAt + kWarps / kPair * kShareBytes;
-    static constexpr int kRowsAt = kFactorsAt + (kFactors ? kStages * kKeys * 8 : 0);
+    static constexpr int kScaledAt = kFactorsAt + (kFactors ? kStages * kKeys * 8 : 0);
+    static constexpr int kRowsAt = kScaledAt + (kFactors ? kStages * 16 : 0);
     static constexpr int kBarriersAt = kRowsAt + (kPair == 2 ? kWarps * 32 * 4 : 0);
     static constexpr int kSharedBytes = kBarriersAt + kStages * 16;
     static_assert(kSteps * kStep * kPair == kKeys && (kPair == 1 || kSteps == 1));
@@ -61,6 +63,10 @@ struct PromptShared {
     // Per token of a part. K: {factor, -}; V: {exponent, 2^-exponent}
     __device__ float2* factors(int stage) const {
         return reinterpret_cast<float2*>(base + S::kFactorsAt) + stage * S::kKeys;
+    }
+    // [4] whether some factor of a part is not 1, by the warps that made it
+    __device__ int* scaled(int stage) const {
+        return reinterpret_cast<int*>(base + S::kScaledAt) + stage * 4;
     }
     __device__ float* rows(int warp) const {  // [32]
         return reinterpret_cast<float*>(base + S::kRowsAt) + warp * 32;
@@ -131,108 +137,186 @@ struct PromptParts {
     }
 };
 
-// One of the four warps that fill the ring. A lane has eight neighbouring columns of a token.
+__device__ __forceinline__ void async_copy8(uint32_t to, const void* from, bool wanted) {
+    asm volatile("cp.async.ca.shared.global [%0],[%1],8,%2;" ::"r"(to), "l"(from), "r"(wanted ? 8 : 0)
+                 : "memory");
+}
+__device__ __forceinline__ uint4 load_shared16(uint32_t from) {
+    uint4 v;
+    asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3},[%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(from)
+                 : "memory");
+    return v;
+}
+// Whether a phase is over, without waiting. One answer for the warp.
+__device__ __forceinline__ bool barrier_over(uint64_t* b, uint32_t parity) {
+    uint32_t ok;
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p,[%1],%2; selp.u32 %0,1,0,p; }"
+                 : "=r"(ok)
+                 : "r"(shared_address(b)), "r"(parity)
+                 : "memory");
+    return __all_sync(kWholeWarp, ok != 0);
+}
+
+// One of the four warps that fill the ring. A lane has eight neighbouring columns of a token: it copies them
+// as they are to where their operands will be, as far ahead as the ring has room, and turns them into
+// operands in place.
 template <class S>
 struct PromptProducer {
     static constexpr int kLanes = S::kWidth / 8, kTokens = 32 / kLanes;  // of a token; at a time
     static constexpr int kChunks = S::kKeys / 4 / kTokens;               // a part
-    static constexpr int kMost = S::kExact ? 4 : 8, kAhead = kChunks < kMost ? kChunks : kMost;
-    static constexpr int kLaneBytes = 8 * int(sizeof(typename S::Stored)), kWords = kLaneBytes / 4;
-    static_assert(kChunks % kAhead == 0);
-    uint32_t raw[kAhead][kWords];
+    static constexpr int kLaneBytes = 8 * int(sizeof(typename S::Stored)), kGroup = S::kExact ? 2 : 4;
+    static_assert(kChunks % kGroup == 0);
     int warp, lane;
 
     __device__ __forceinline__ int token(int chunk) const {
         return (chunk * 4 + warp) * kTokens + lane / kLanes;
     }
-    __device__ __forceinline__ void load(int chunk, const PromptPart& part) {
-        uint32_t(&to)[kWords] = raw[chunk % kAhead];
+    __device__ __forceinline__ uint32_t place(uint32_t part, int t) const {
+        return part + t * S::kRowBytes + (((lane % kLanes) ^ (t & 7)) << 4);
+    }
+    __device__ __forceinline__ void ask(const PromptPart& part, uint32_t base) const {
+        const std::byte* from = part.from + (token(0) * kLanes + lane % kLanes) * kLaneBytes;
 #pragma unroll
-        for (int i = 0; i < kWords; ++i) to[i] = 0;
-        const int t = token(chunk);
-        if (t >= part.limit || !part.from) return;
-        const std::byte* from = part.from + (t * kLanes + lane % kLanes) * kLaneBytes;
-        if constexpr (kWords == 2) {
-            const uint2 v = __ldcg(reinterpret_cast<const uint2*>(from));
-            to[0] = v.x, to[1] = v.y;
-        } else {
-#pragma unroll
-            for (int i = 0; i < kWords / 4; ++i) {
-                const uint4 v = __ldcg(reinterpret_cast<const uint4*>(from) + i);
-                to[4 * i] = v.x, to[4 * i + 1] = v.y, to[4 * i + 2] = v.z, to[4 * i + 3] = v.w;
+        for (int i = 0; i < kChunks; ++i) {
+            const int t = token(i);
+            const uint32_t to = place(base, t);
+            const std::byte* x = from + i * 4 * kTokens * kLanes * kLaneBytes;
+            if constexpr (kLaneBytes == 8) {
+                async_copy8(to, x, t < part.limit);
+            } else {
+                async_copy16(to, x, t < part.limit);
+                if (S::kExact) async_copy16(to + S::kPlaneBytes, x + 16, t < part.limit);
             }
         }
+        async_commit();
     }
-    // BF16 to FP16 times 2^-e; e of the whole token.
-    __device__ __forceinline__ int narrow(const uint32_t* x, uint32_t (&half)[4]) const {
+    // BF16 to FP16 in place, times 2^-e; e of the whole token. All of a group side by side: one chunk alone is
+    // a long chain.
+    __device__ __forceinline__ void narrow(uint4 (&raw)[kGroup], int (&e)[kGroup]) const {
         constexpr uint32_t kMagnitude = 0x7fff7fffu;
-        uint32_t most = __vmaxu2(__vmaxu2(x[0] & kMagnitude, x[1] & kMagnitude),
-                                 __vmaxu2(x[2] & kMagnitude, x[3] & kMagnitude));
-        most = max(most & 0xffffu, most >> 16);
+        uint32_t most[kGroup];
+#pragma unroll
+        for (int j = 0; j < kGroup; ++j) {
+            most[j] = __vmaxu2(__vmaxu2(raw[j].x & kMagnitude, raw[j].y & kMagnitude),
+                               __vmaxu2(raw[j].z & kMagnitude, raw[j].w & kMagnitude));
+            most[j] = max(most[j] & 0xffffu, most[j] >> 16);
+        }
         if constexpr (kLanes == 32) {
-            most = __reduce_max_sync(kWholeWarp, most);
-        } else {
 #pragma unroll
-            for (int d = kLanes / 2; d; d /= 2) most = max(most, __shfl_xor_sync(kWholeWarp, most, d));
-        }
-        const int e = operand_exponent(__uint_as_float(most << 16));
-        const uint32_t scale = uint32_t(127 - e) * 0x00800080u;
+            for (int j = 0; j < kGroup; ++j) most[j] = __reduce_max_sync(kWholeWarp, most[j]);
+        } else {  // two at a time
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const __nv_bfloat162 scaled = __hmul2(reinterpret_cast<const __nv_bfloat162&>(x[i]),
-                                                  reinterpret_cast<const __nv_bfloat162&>(scale));
-            const uint32_t w = reinterpret_cast<const uint32_t&>(scaled);
-            const __half2 h = __floats2half2_rn(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
-            half[i] = reinterpret_cast<const uint32_t&>(h);
+            for (int d = kLanes / 2; d; d /= 2)
+#pragma unroll
+                for (int j = 0; j < kGroup; j += 2) {
+                    const uint32_t two = d == kLanes / 2 ? most[j] | most[j + 1] << 16 : most[j];
+                    most[j] = __vmaxu2(two, __shfl_xor_sync(kWholeWarp, two, d));
+                }
+#pragma unroll
+            for (int j = 0; j < kGroup; j += 2) most[j + 1] = most[j] >> 16, most[j] &= 0xffffu;
         }
-        return e;
+#pragma unroll
+        for (int j = 0; j < kGroup; ++j) {
+            e[j] = operand_exponent(__uint_as_float(most[j] << 16));
+            const uint32_t scale = uint32_t(127 - e[j]) * 0x00800080u;
+            const auto one = [&](uint32_t& x) {
+                const __nv_bfloat162 scaled = __hmul2(reinterpret_cast<const __nv_bfloat162&>(x),
+                                                      reinterpret_cast<const __nv_bfloat162&>(scale));
+                const uint32_t w = reinterpret_cast<const uint32_t&>(scaled);
+                const __half2 h =
+                    __floats2half2_rn(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
+                x = reinterpret_cast<const uint32_t&>(h);
+            };
+            one(raw[j].x), one(raw[j].y), one(raw[j].z), one(raw[j].w);
+        }
     }
-    __device__ __forceinline__ void store(int chunk, uint32_t part, float2* factors, bool values) const {
-        const uint32_t* x = raw[chunk % kAhead];
-        const int t = token(chunk);
-        const uint32_t to = part + t * S::kRowBytes + (((lane % kLanes) ^ (t & 7)) << 4);
-        uint32_t w[4];
+    static __device__ __forceinline__ void split(uint4 a, uint4 b, uint4& high, uint4& low) {
+        split_bf16(__uint_as_float(a.x), __uint_as_float(a.y), high.x, low.x);
+        split_bf16(__uint_as_float(a.z), __uint_as_float(a.w), high.y, low.y);
+        split_bf16(__uint_as_float(b.x), __uint_as_float(b.y), high.z, low.z);
+        split_bf16(__uint_as_float(b.z), __uint_as_float(b.w), high.w, low.w);
+    }
+    __device__ __forceinline__ void turn(uint32_t part, int stage, bool values,
+                                         const PromptShared<S>& shared) const {
+        [[maybe_unused]] int odd = 0;
+#pragma unroll 1
+        for (int first = 0; first < kChunks; first += kGroup) {
+            uint4 raw[kGroup];
+#pragma unroll
+            for (int j = 0; j < kGroup; ++j) raw[j] = load_shared16(place(part, token(first + j)));
+            if constexpr (S::kFactors) {
+                int e[kGroup];
+                narrow(raw, e);
+#pragma unroll
+                for (int j = 0; j < kGroup; ++j) {
+                    const int t = token(first + j);
+                    store_shared16(place(part, t), raw[j]);
+                    odd |= e[j];
+                    if (lane % kLanes == 0)
+                        shared.factors(stage)[t] = values ? float2{float(e[j]), power_of_two(-e[j])}
+                                                          : float2{power_of_two(e[j]), 0};
+                }
+            } else {
+#pragma unroll
+                for (int j = 0; j < kGroup; ++j) {
+                    const uint32_t at = place(part, token(first + j));
+                    if constexpr (S::kExact) {
+                        uint4 high, low;
+                        split(raw[j], load_shared16(at + S::kPlaneBytes), high, low);
+                        store_shared16(at, high);
+                        store_shared16(at + S::kPlaneBytes, low);
+                    } else {
+                        const uint2 a = e4m3_to_f16(raw[j].x), b = e4m3_to_f16(raw[j].y);
+                        store_shared16(at, make_uint4(a.x, a.y, b.x, b.y));
+                    }
+                }
+            }
+        }
         if constexpr (S::kFactors) {
-            const int e = narrow(x, w);
-            if (lane % kLanes == 0)
-                factors[t] = values ? float2{float(e), power_of_two(-e)} : float2{power_of_two(e), 0};
-        } else if constexpr (S::kExact) {
-            uint32_t low[4];
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                split_bf16(__uint_as_float(x[2 * i]), __uint_as_float(x[2 * i + 1]), w[i], low[i]);
-            store_shared16(to + S::kPlaneBytes, make_uint4(low[0], low[1], low[2], low[3]));
-        } else {
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const uint2 h = e4m3_to_f16(x[i]);
-                w[2 * i] = h.x, w[2 * i + 1] = h.y;
-            }
+            const bool any = __any_sync(kWholeWarp, odd);
+            if (lane == 0) shared.scaled(stage)[warp] = any;
         }
-        store_shared16(to, make_uint4(w[0], w[1], w[2], w[3]));
     }
-    __device__ __forceinline__ void run(const PromptCall& p, const PromptShared<S>& shared) {
+    // The oldest of `pending` parts has arrived.
+    static __device__ __forceinline__ void wait_oldest(int pending) {
+        if (pending >= 4)
+            async_wait<3>();
+        else if (pending == 3)
+            async_wait<2>();
+        else if (pending == 2)
+            async_wait<1>();
+        else
+            async_wait<0>();
+    }
+    __device__ __forceinline__ void run(const PromptCall& p, const PromptShared<S>& shared) const {
+        static_assert(S::kStages <= 4);
         PromptParts<S> parts(p);
-        PromptRing<S> ring;
-        PromptPart now = parts.next(p);
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) load(i, now);
-        while (now.from) {
-            const PromptPart then = parts.next(p);
-            barrier_wait(shared.empty(ring.stage), ring.phase ^ 1);
-            const uint32_t part = shared.part(ring.stage);
-#pragma unroll
-            for (int i = 0; i < kChunks; ++i) {
-                store(i, part, shared.factors(ring.stage), now.values);
-                if (i + kAhead < kChunks)
-                    load(i + kAhead, now);
-                else
-                    load(i + kAhead - kChunks, then);
+        PromptRing<S> ask_ring, turn_ring;
+        PromptPart next = parts.next(p);
+        int pending = 0;
+        bool values = false;
+        while (true) {
+            while (next.from && pending < S::kStages) {
+                uint64_t* empty = shared.empty(ask_ring.stage);
+                if (pending == 0)
+                    barrier_wait(empty, ask_ring.phase ^ 1);
+                else if (!barrier_over(empty, ask_ring.phase ^ 1))
+                    break;
+                ask(next, shared.part(ask_ring.stage));
+                ask_ring.advance();
+                ++pending;
+                next = parts.next(p);
             }
+            if (pending == 0) break;
+            wait_oldest(pending);
+            turn(shared.part(turn_ring.stage), turn_ring.stage, values, shared);
             __syncwarp();
-            if (lane == 0) barrier_arrive(shared.full(ring.stage));
-            ring.advance();
-            now = then;
+            if (lane == 0) barrier_arrive(shared.full(turn_ring.stage));
+            turn_ring.advance();
+            values = !values;
+            --pending;
         }
     }
 };

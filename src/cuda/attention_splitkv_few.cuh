@@ -13,9 +13,6 @@
 
 namespace sparkinfer::cuda {
 
-constexpr int kFewBlocks = 1024;  // that all rows together spread over
-static_assert(kFewBlocks >= kSplitRows * kSplitBlocks, "up to 8 rows, parts are those of attention_splitkv");
-
 struct FewCall {
     SplitCall split;
     const int32_t* counts;  // of the plan
@@ -30,7 +27,8 @@ __global__ void __cluster_dims__(kSplitCluster, 1, 1) __launch_bounds__(S::kThre
     wait_for_predecessor();
     const Attention& o = p.split.op;
     const int rows = p.counts[1], groups = o.kv.heads, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int most = rows ? min(max(kFewBlocks / (rows * groups * kSplitCluster), 1), p.split.clusters) : 0;
+    const int spread = int(gridDim.x) / kSplitCluster / max(rows * groups, 1);
+    const int most = rows <= kSplitRows ? p.split.clusters : min(max(spread, 1), p.split.clusters);
     const SplitShared<S> shared(split_memory, warp);
     for (int unit = blockIdx.x / kSplitCluster; unit < rows * groups * most;
          unit += gridDim.x / kSplitCluster) {
