@@ -24,17 +24,24 @@ constexpr int kFewSegment = 8;  // rows of a segment that attention_splitkv_few.
 constexpr int kFewMost = 64;    // … and of a step
 constexpr int kSortMost = 1024;
 
-// Rows at consecutive indices of one slot: work of attention_prompt.cuh.
-struct PromptTile {
+// Rows at consecutive indices of one slot: work of attention_prompt.cuh. The segment's first `images` pages
+// have images, from `image` on.
+struct alignas(16) PromptTile {
     int32_t row, rows, index, slot;
+    int32_t image, images, reserved[2];
+};
+// A page to make an image of: its first `limit` tokens are keys.
+struct alignas(16) PromptPage {
+    int32_t slot, page, limit, reserved;
 };
 // The work of a step.
 struct PromptPlan {
-    int32_t* counts;     // tiles, rows in `few`
+    int32_t* counts;     // tiles, rows in `few`, images
     int32_t* few;        // [kFewMost] rows of short segments
     int32_t* runs;       // [T + 1] first rows of segments, then the end
     PromptTile* found;   // [T] in the order of rows
     PromptTile* sorted;  // [T] most keys first
+    PromptPage* pages;   // [most images]
 };
 
 struct PromptCall {
@@ -42,7 +49,8 @@ struct PromptCall {
     std::byte* queries;
     float* query_factor;  // [T, H] what the operands are to be multiplied with
     PromptPlan plan;
-    int32_t tile_rows, few;  // rows of a tile; most rows in plan.few, 0: none
+    std::byte* images;               // [most images, G, K and V] (attention_prompt_images.cuh)
+    int32_t tile_rows, few, images_most;  // rows of a tile; most rows in plan.few, 0: none
 };
 
 // x = operand · 2^e. 0 where FP16 holds every value well enough as it is: then nothing is rounded that BF16
@@ -118,7 +126,7 @@ __device__ __forceinline__ int inclusive_scan(int v, int lane) {
 // number of tiles.
 __device__ __forceinline__ int sort_out_runs(const PromptCall& p, int runs, int lane) {
     const Attention& o = p.op;
-    int tiles = 0, few = 0, few_seen = 0;
+    int tiles = 0, few = 0, few_seen = 0, images = 0;
     for (int first = 0; first < runs; first += 32) {
         const int i = first + lane;
         PromptTile run{};
@@ -137,15 +145,28 @@ __device__ __forceinline__ int sort_out_runs(const PromptCall& p, int runs, int 
         few = max(few, __reduce_max_sync(kWholeWarp, taken ? few_end : 0));
         few_seen = __shfl_sync(kWholeWarp, few_end, 31);
         const int mine = taken ? 0 : (run.rows + p.tile_rows - 1) / p.tile_rows;
-        const int end = tiles + inclusive_scan(mine, lane);
+        const int end = tiles + inclusive_scan(mine, lane), keys = run.index + run.rows;
+        const int pages = mine ? (keys + kPageTokens - 1) / kPageTokens : 0;
+        const int images_end = images + inclusive_scan(pages, lane);
+        run.image = min(images_end - pages, p.images_most);
+        run.images = min(images_end, p.images_most) - run.image;
         for (int j = 0; j < mine; ++j) {
+            PromptTile tile = run;
             const int at = j * p.tile_rows;
-            p.plan.found[end - mine + j] = {run.row + at, min(p.tile_rows, run.rows - at), run.index + at,
-                                            run.slot};
+            tile.row += at, tile.index += at, tile.rows = min(p.tile_rows, run.rows - at);
+            p.plan.found[end - mine + j] = tile;
+        }
+        for (int i = 0; i < 32; ++i) {  // a run at a time, by all lanes
+            const int slot = __shfl_sync(kWholeWarp, run.slot, i), total = __shfl_sync(kWholeWarp, keys, i);
+            const int base = __shfl_sync(kWholeWarp, run.image, i);
+            const int count = __shfl_sync(kWholeWarp, run.images, i);
+            for (int page = lane; page < count; page += 32)
+                p.plan.pages[base + page] = {slot, page, total - page * kPageTokens, 0};
         }
         tiles = __shfl_sync(kWholeWarp, end, 31);
+        images = min(__shfl_sync(kWholeWarp, images_end, 31), p.images_most);
     }
-    if (lane == 0) p.plan.counts[0] = tiles, p.plan.counts[1] = few;
+    if (lane == 0) p.plan.counts[0] = tiles, p.plan.counts[1] = few, p.plan.counts[2] = images;
     return tiles;
 }
 

@@ -1,9 +1,8 @@
 // attention_prompt_source.cuh — the half of attention_prompt.cuh that brings keys and values: four warps copy
-// parts of a page, K and V by turns, into a ring in shared memory and turn them into operands there.
-// BF16: FP16 with a power of two per token, so that any magnitude fits and a token's operands do not depend
-// on its neighbours. FP8: FP16, exact. F32: two planes of BF16 whose sum has 16 bits.
+// parts of images, K and V by turns, into a ring in shared memory; where a page has none, they copy from the
+// page and turn that into operands there, to the same bits and at about half the speed.
 #pragma once
-#include "cuda/attention_prompt_plan.cuh"
+#include "cuda/attention_prompt_images.cuh"
 #include "cuda/lib/copy.cuh"
 
 namespace sparkinfer::cuda {
@@ -92,8 +91,7 @@ struct PromptItems {
             if (int64_t(++round) * blocks >= total) return false;
             item = round * blocks + (round & 1 ? blocks - 1 - b : b);
         } while (item >= total);
-        const int4 t = *reinterpret_cast<const int4*>(p.plan.sorted + item / heads);
-        tile = {t.x, t.y, t.z, t.w};
+        tile = p.plan.sorted[item / heads];
         head = item % heads;
         return true;
     }
@@ -103,11 +101,12 @@ struct PromptItems {
     }
 };
 
-// The parts of all items in order, K and V by turns. from: null behind the last; limit: tokens that are keys.
+// The parts of all items in order, K and V by turns. from: null behind the last; limit: tokens that are keys;
+// image: `from` is an image, and the part begins at its token `first`.
 struct PromptPart {
     const std::byte* from;
-    int limit;
-    bool values;
+    int limit, first;
+    bool image;
 };
 template <class S>
 struct PromptParts {
@@ -115,7 +114,8 @@ struct PromptParts {
     const int32_t* pages = nullptr;
     const std::byte* keys = nullptr;  // of the part, of the kv head
     int part = 0, parts = 0;
-    bool values = true;
+    bool values = true, image = false;
+    using Image = PromptImage<S::kWidth, typename S::Stored>;
     __device__ __forceinline__ explicit PromptParts(const PromptCall& p) : items(p) {}
     __device__ __forceinline__ PromptPart next(const PromptCall& p) {
         const KvLayer& kv = p.op.kv;
@@ -123,17 +123,23 @@ struct PromptParts {
         values = !values;
         if (!values) {
             if (++part >= parts) {
-                if (!items.next(p)) return {nullptr, 0, false};
+                if (!items.next(p)) return {nullptr, 0, 0, false};
                 part = 0;
                 parts = items.template parts<S>();
                 pages = p.op.slots.pages(items.tile.slot);
             }
-            const int first = part * S::kKeys, g = items.head / (p.op.heads / kv.heads);
-            keys = kv.pages + pages[first / kPageTokens] * kv.page_bytes +
-                   (int64_t(g) * kPageTokens + first % kPageTokens) * kTokenBytes;
+            const int first = part * S::kKeys, page = first / kPageTokens;
+            const int g = items.head / (p.op.heads / kv.heads);
+            image = page < items.tile.images;
+            if (image)
+                keys = p.images + (int64_t(items.tile.image + page) * kv.heads + g) * 2 * Image::kBytes;
+            else
+                keys = kv.pages + pages[page] * kv.page_bytes +
+                       (int64_t(g) * kPageTokens + first % kPageTokens) * kTokenBytes;
         }
-        return {keys + (values ? int64_t(kv.heads) * kPageTokens * kTokenBytes : 0),
-                items.tile.index + items.tile.rows - part * S::kKeys, values};
+        const int64_t to_values = image ? Image::kBytes : int64_t(kv.heads) * kPageTokens * kTokenBytes;
+        return {keys + (values ? to_values : 0), items.tile.index + items.tile.rows - part * S::kKeys,
+                part * S::kKeys % kPageTokens, image};
     }
 };
 
@@ -192,51 +198,22 @@ struct PromptProducer {
         }
         async_commit();
     }
-    // BF16 to FP16 in place, times 2^-e; e of the whole token. All of a group side by side: one chunk alone is
-    // a long chain.
-    __device__ __forceinline__ void narrow(uint4 (&raw)[kGroup], int (&e)[kGroup]) const {
-        constexpr uint32_t kMagnitude = 0x7fff7fffu;
-        uint32_t most[kGroup];
-#pragma unroll
-        for (int j = 0; j < kGroup; ++j) {
-            most[j] = __vmaxu2(__vmaxu2(raw[j].x & kMagnitude, raw[j].y & kMagnitude),
-                               __vmaxu2(raw[j].z & kMagnitude, raw[j].w & kMagnitude));
-            most[j] = max(most[j] & 0xffffu, most[j] >> 16);
-        }
-        if constexpr (kLanes == 32) {
-#pragma unroll
-            for (int j = 0; j < kGroup; ++j) most[j] = __reduce_max_sync(kWholeWarp, most[j]);
-        } else {  // two at a time
-#pragma unroll
-            for (int d = kLanes / 2; d; d /= 2)
-#pragma unroll
-                for (int j = 0; j < kGroup; j += 2) {
-                    const uint32_t two = d == kLanes / 2 ? most[j] | most[j + 1] << 16 : most[j];
-                    most[j] = __vmaxu2(two, __shfl_xor_sync(kWholeWarp, two, d));
-                }
-#pragma unroll
-            for (int j = 0; j < kGroup; j += 2) most[j + 1] = most[j] >> 16, most[j] &= 0xffffu;
-        }
-#pragma unroll
-        for (int j = 0; j < kGroup; ++j) {
-            e[j] = operand_exponent(__uint_as_float(most[j] << 16));
-            const uint32_t scale = uint32_t(127 - e[j]) * 0x00800080u;
-            const auto one = [&](uint32_t& x) {
-                const __nv_bfloat162 scaled = __hmul2(reinterpret_cast<const __nv_bfloat162&>(x),
-                                                      reinterpret_cast<const __nv_bfloat162&>(scale));
-                const uint32_t w = reinterpret_cast<const uint32_t&>(scaled);
-                const __half2 h =
-                    __floats2half2_rn(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
-                x = reinterpret_cast<const uint32_t&>(h);
-            };
-            one(raw[j].x), one(raw[j].y), one(raw[j].z), one(raw[j].w);
-        }
-    }
-    static __device__ __forceinline__ void split(uint4 a, uint4 b, uint4& high, uint4& low) {
-        split_bf16(__uint_as_float(a.x), __uint_as_float(a.y), high.x, low.x);
-        split_bf16(__uint_as_float(a.z), __uint_as_float(a.w), high.y, low.y);
-        split_bf16(__uint_as_float(b.x), __uint_as_float(b.y), high.z, low.z);
-        split_bf16(__uint_as_float(b.z), __uint_as_float(b.w), high.w, low.w);
+    // A part of an image, by one lane of every warp: the first one's.
+    __device__ __forceinline__ void fetch(const PromptPart& part, int stage,
+                                          const PromptShared<S>& shared) const {
+        using Image = PromptImage<S::kWidth, typename S::Stored>;
+        uint64_t* full = shared.full(stage);
+        if (warp > 0) return barrier_arrive(full);
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        barrier_expect(full, S::kPartBytes + (S::kFactors ? S::kKeys * 8 + 16 : 0));
+        std::byte* to = shared.base + S::kPartsAt + stage * S::kPartBytes;
+        for (int i = 0; i < S::kPlanes; ++i)
+            bulk_copy_kept(to + i * S::kPlaneBytes,
+                           part.from + i * Image::kPlaneBytes + part.first * S::kRowBytes, S::kPlaneBytes, full);
+        if (!S::kFactors) return;
+        bulk_copy_kept(shared.factors(stage), part.from + Image::kFactorsAt + part.first * 8, S::kKeys * 8,
+                       full);
+        bulk_copy_kept(shared.scaled(stage), part.from + Image::kScaledAt, 16, full);
     }
     __device__ __forceinline__ void turn(uint32_t part, int stage, bool values,
                                          const PromptShared<S>& shared) const {
@@ -248,15 +225,13 @@ struct PromptProducer {
             for (int j = 0; j < kGroup; ++j) raw[j] = load_shared16(place(part, token(first + j)));
             if constexpr (S::kFactors) {
                 int e[kGroup];
-                narrow(raw, e);
+                narrow<kLanes>(raw, e);
 #pragma unroll
                 for (int j = 0; j < kGroup; ++j) {
                     const int t = token(first + j);
                     store_shared16(place(part, t), raw[j]);
                     odd |= e[j];
-                    if (lane % kLanes == 0)
-                        shared.factors(stage)[t] = values ? float2{float(e[j]), power_of_two(-e[j])}
-                                                          : float2{power_of_two(e[j]), 0};
+                    if (lane % kLanes == 0) shared.factors(stage)[t] = token_factor(e[j], values);
                 }
             } else {
 #pragma unroll
@@ -264,12 +239,11 @@ struct PromptProducer {
                     const uint32_t at = place(part, token(first + j));
                     if constexpr (S::kExact) {
                         uint4 high, low;
-                        split(raw[j], load_shared16(at + S::kPlaneBytes), high, low);
+                        split_eight(raw[j], load_shared16(at + S::kPlaneBytes), high, low);
                         store_shared16(at, high);
                         store_shared16(at + S::kPlaneBytes, low);
                     } else {
-                        const uint2 a = e4m3_to_f16(raw[j].x), b = e4m3_to_f16(raw[j].y);
-                        store_shared16(at, make_uint4(a.x, a.y, b.x, b.y));
+                        store_shared16(at, widen_eight(make_uint2(raw[j].x, raw[j].y)));
                     }
                 }
             }
@@ -298,7 +272,7 @@ struct PromptProducer {
         int pending = 0;
         bool values = false;
         while (true) {
-            while (next.from && pending < S::kStages) {
+            while (next.from && !next.image && pending < S::kStages) {
                 uint64_t* empty = shared.empty(ask_ring.stage);
                 if (pending == 0)
                     barrier_wait(empty, ask_ring.phase ^ 1);
@@ -309,14 +283,22 @@ struct PromptProducer {
                 ++pending;
                 next = parts.next(p);
             }
-            if (pending == 0) break;
-            wait_oldest(pending);
-            turn(shared.part(turn_ring.stage), turn_ring.stage, values, shared);
-            __syncwarp();
-            if (lane == 0) barrier_arrive(shared.full(turn_ring.stage));
+            if (pending > 0) {
+                wait_oldest(pending);
+                turn(shared.part(turn_ring.stage), turn_ring.stage, values, shared);
+                __syncwarp();
+                if (lane == 0) barrier_arrive(shared.full(turn_ring.stage));
+                --pending;
+            } else if (next.from) {
+                barrier_wait(shared.empty(ask_ring.stage), ask_ring.phase ^ 1);
+                if (lane == 0) fetch(next, ask_ring.stage, shared);
+                ask_ring.advance();
+                next = parts.next(p);
+            } else {
+                break;
+            }
             turn_ring.advance();
             values = !values;
-            --pending;
         }
     }
 };
