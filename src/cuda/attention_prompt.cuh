@@ -37,6 +37,8 @@ template <class S>
 struct PromptRows {
     static constexpr int kScores = S::kStep / 8, kOut = S::kColumns / 8;
     static constexpr int kTerms = S::kPair == 2 ? 1 : S::kStep / 16;
+    static constexpr float kRaise = 8;
+    static constexpr int kUnroll = S::kExact ? 1 : S::kWidth / 16;
     using Scores = float[2][kScores][4];
     float y[2][kOut][4];
     float most[2][2], sum[2][2];
@@ -83,6 +85,16 @@ struct PromptRows {
         if (!__any_sync(kWholeWarp, scaled)) factors = nullptr;
         sync_pair();
     }
+    // The gates to L2.
+    __device__ __forceinline__ void prefetch(const Attention& o, const PromptItems& item) const {
+        constexpr int kLines = S::kColumns / 32;  // of 128 bytes
+        const int r = first_row + lane;
+        if (!o.gated || r >= item.tile.rows) return;
+        const float* gate =
+            o.q.row(item.tile.row + r) + (int64_t(item.head) * 2 + 1) * S::kWidth + half * S::kColumns;
+#pragma unroll
+        for (int i = 0; i < kLines; ++i) asm volatile("prefetch.global.L2 [%0];" ::"l"(gate + i * 32));
+    }
     // s = Q · Kᵀ for kStep keys from `key` of the part on.
     __device__ __forceinline__ void scores(Scores& s, uint32_t queries, uint32_t part, int key) const {
         const uint32_t turn = lane & 7;
@@ -95,7 +107,7 @@ struct PromptRows {
             for (int n = 0; n < kScores; ++n)
 #pragma unroll
                 for (int i = 0; i < 4; ++i) s[m][n][i] = 0;
-#pragma unroll
+#pragma unroll kUnroll
         for (int k = 0; k < S::kWidth / 16; ++k) {
             const uint32_t twist = (k & 3) << 5, ahead = (k >> 2) << 7;
             uint32_t q[S::kPlanes][2][4];
@@ -157,7 +169,8 @@ struct PromptRows {
                     if (first + n * 8 + lane % 4 * 2 + i % 2 > index + m * 16 + i / 2 * 8 + lane / 4)
                         s[m][n][i] = -INFINITY;
     }
-    // Scores become probabilities relative to the new maximum, and all sums with them. rows: of this warp;
+    // Scores become probabilities relative to `most`, and all sums with them. It follows the maximum in leaps,
+    // as the sums are seldom to be changed: probabilities reach 2^kRaise. rows: of this warp;
     // other: of the pair's other.
     __device__ __forceinline__ void soften(Scores& s, const float2* v, float* rows, const float* other) {
         float top[2][2], keep[2][2];
@@ -178,8 +191,9 @@ struct PromptRows {
         for (int m = 0; m < 2; ++m)
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
-                float t = fmaxf(most[m][h], top[m][h]);
+                float t = top[m][h];
                 if (S::kPair == 2) t = fmaxf(t, other[m * 16 + h * 8 + lane / 4]);
+                if (t <= most[m][h] + kRaise) t = most[m][h];
                 keep[m][h] = exp2_fast(most[m][h] - t);
                 changed |= most[m][h] != t;
                 most[m][h] = t;
@@ -304,38 +318,26 @@ struct PromptRows {
                 const int column = half * S::kColumns + lane % 4 * 2;
                 float* to = o.y.row(row) + int64_t(item.head) * S::kWidth + column;
                 const float* gate = o.q.row(row) + (int64_t(item.head) * 2 + 1) * S::kWidth + column;
+                constexpr int kBatch = 4;  // gates asked for at once
 #pragma unroll
-                for (int n = 0; n < kOut; ++n) {
-                    float2 v = {y[m][n][2 * h] * by, y[m][n][2 * h + 1] * by};
-                    if (o.gated) {
-                        const float2 g = *reinterpret_cast<const float2*>(gate + n * 8);
-                        v.x *= fast_sigmoid(g.x), v.y *= fast_sigmoid(g.y);
+                for (int first = 0; first < kOut; first += kBatch) {
+                    float2 g[kBatch];
+#pragma unroll
+                    for (int n = 0; n < kBatch; ++n)
+                        if (o.gated) g[n] = __ldcg(reinterpret_cast<const float2*>(gate + (first + n) * 8));
+#pragma unroll
+                    for (int n = 0; n < kBatch; ++n) {
+                        float2 v = {y[m][first + n][2 * h] * by, y[m][first + n][2 * h + 1] * by};
+                        if (o.gated) v.x *= fast_sigmoid(g[n].x), v.y *= fast_sigmoid(g[n].y);
+                        *reinterpret_cast<float2*>(to + (first + n) * 8) = v;
                     }
-                    *reinterpret_cast<float2*>(to + n * 8) = v;
+                    asm volatile("" ::: "memory");
                 }
             }
     }
 };
 
-// Two attending warps of a scheduler multiply by turns: while one does, the other turns its scores into
-// probabilities.
-template <class S>
-struct PromptTurns {
-    int mine, other;  // barriers
-    __device__ __forceinline__ explicit PromptTurns(int warp)
-        : mine(5 + warp % 8), other(5 + (warp ^ 4) % 8) {
-        if (warp >= 4) give();
-    }
-    __device__ __forceinline__ void take() const {
-        if constexpr (S::kTurns) named_barrier(mine, 64);
-    }
-    __device__ __forceinline__ void give() const {
-        if constexpr (S::kTurns) asm volatile("bar.arrive %0,64;" ::"r"(other) : "memory");
-    }
-};
-
-// An attending warp. A step: y += p · V of the step before, then S = Q · Kᵀ, then p. Steps wholly behind its
-// rows are passed over.
+// An attending warp. Steps wholly behind its rows are passed over.
 template <class S>
 __device__ __forceinline__ void prompt_attend(const PromptCall& p, const PromptShared<S>& shared, int warp,
                                               int lane) {
@@ -343,7 +345,6 @@ __device__ __forceinline__ void prompt_attend(const PromptCall& p, const PromptS
     rows.lane = lane, rows.pair = warp / S::kPair, rows.half = warp % S::kPair;
     rows.first_row = rows.pair * 32;
     const uint32_t share = shared.share(rows.pair);
-    const PromptTurns<S> turns(warp);
     PromptRing<S> ring;
     PromptItems item(p);
     const auto give_back = [&](int stage) {
@@ -356,31 +357,22 @@ __device__ __forceinline__ void prompt_attend(const PromptCall& p, const PromptS
         return (any.x | any.y | any.z | any.w) != 0;
     };
     while (item.next(p)) {
+        rows.prefetch(p.op, item);
         rows.begin(p, item, shared.queries());
         const int steps = item.parts<S>() * S::kSteps;
         const int last = rows.first_row < item.tile.rows ? rows.index + 31 : -1;
         const int wanted = (last + S::kStep * S::kPair) / (S::kStep * S::kPair);
         int k = 0, v = 0;  // stages
 #pragma unroll 1
-        for (int t = 0; t <= steps; ++t) {
-            turns.take();
+        for (int t = 0; t < steps; ++t) {
             const int step = t % S::kSteps, key = (S::kPair == 2 ? rows.half : step) * S::kStep;
-            if (t > 0) {
-                if (t <= wanted)
-                    rows.values(share, shared.part(v), (t - 1) % S::kSteps * S::kStep);
-                if (step == 0) give_back(v);
-            }
             typename PromptRows<S>::Scores s;
-            if (t < steps) {
-                if (step == 0) {
-                    k = ring.stage;
-                    barrier_wait(shared.full(k), ring.phase);
-                    ring.advance();
-                }
-                if (t < wanted) rows.scores(s, shared.queries(), shared.part(k), key);
+            if (step == 0) {
+                k = ring.stage;
+                barrier_wait(shared.full(k), ring.phase);
+                ring.advance();
             }
-            turns.give();
-            if (t == steps) break;
+            if (t < wanted) rows.scores(s, shared.queries(), shared.part(k), key);
             if (step == 0) {
                 v = ring.stage;
                 barrier_wait(shared.full(v), ring.phase);
@@ -391,14 +383,17 @@ __device__ __forceinline__ void prompt_attend(const PromptCall& p, const PromptS
                 const float2 *by = factors ? shared.factors(k) + key : nullptr,
                              *e = factors ? shared.factors(v) + key : nullptr;
                 rows.weigh(s, by, e, t / S::kSteps * S::kKeys + key, p.op.heads, item.tile.rows);
+                if (step == S::kSteps - 1) give_back(k);
                 rows.soften(s, e, shared.rows(warp), shared.rows(warp ^ 1));
                 rows.lay(s, share);
+                rows.values(share, shared.part(v), S::kPair == 2 ? 0 : key);
+            } else if (step == S::kSteps - 1) {
+                give_back(k);
             }
-            if (step == S::kSteps - 1) give_back(k);
+            if (step == S::kSteps - 1) give_back(v);
         }
         rows.finish(p.op, item, shared.rows(warp), shared.rows(warp ^ 1));
     }
-    if (warp < 4) turns.take();
 }
 
 // Kernel     attention_prompt: 256 registers

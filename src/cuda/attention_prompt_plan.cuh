@@ -194,7 +194,7 @@ __device__ __forceinline__ void plan_prompt(const PromptCall& p) {
 
 // Kernel     attention_append_many: 64 registers, 8232 bytes
 template <int kWidth, class Stored>
-__global__ void __launch_bounds__(256) attention_append_many(const PromptCall p) {
+__global__ void __launch_bounds__(256, 4) attention_append_many(const PromptCall p) {
     constexpr bool kExact = std::is_same_v<Stored, float>;
     __shared__ float shared_head[8][kWidth];
     wait_for_predecessor();
@@ -207,33 +207,41 @@ __global__ void __launch_bounds__(256) attention_append_many(const PromptCall p)
         for (int i = threadIdx.x; i < heads * kWidth; i += 256) y[i] = 0;
         return;
     }
+    const auto input = [&](int unit) {
+        return unit < heads            ? o.q.row(r) + int64_t(unit) * kWidth * (o.gated ? 2 : 1)
+               : unit < heads + groups ? o.k.row(r) + int64_t(unit - heads) * kWidth
+                                       : o.v.row(r) + int64_t(unit - heads - groups) * kWidth;
+    };
     float* head = shared_head[threadIdx.x / 32];
     const int32_t* pages = o.slots.pages(row.slot);
+    const int units = heads + 2 * groups;
+    int unit = threadIdx.x / 32;
+    float ahead[kWidth / 32];
+    if (unit < units) load_head<kWidth>(ahead, input(unit), lane);
     const Turn<kWidth> turn = turn_at<kWidth>(o.rope, row.position, lane);
-    for (int unit = threadIdx.x / 32; unit < heads + 2 * groups; unit += 8) {
-        const int kind = unit < heads ? 0 : unit < heads + groups ? 1 : 2;  // q, k, v
-        const int h = unit - (kind == 0 ? 0 : kind == 1 ? heads : heads + groups);
-        const float* x = kind == 0 ? o.q.row(r) + int64_t(h) * kWidth * (o.gated ? 2 : 1)
-                                   : (kind == 1 ? o.k.row(r) : o.v.row(r)) + int64_t(h) * kWidth;
+    for (; unit < units; unit += 8) {
         float values[kWidth / 32], gain[kWidth / 32] = {};
-        load_head<kWidth>(values, x, lane);
-        if (kind == 2) {
-            Stored* to = kv_at<Stored>(o.kv, pages, row.index, 1, h);
+#pragma unroll
+        for (int j = 0; j < kWidth / 32; ++j) values[j] = ahead[j];
+        if (unit + 8 < units) load_head<kWidth>(ahead, input(unit + 8), lane);
+        const bool is_query = unit < heads;
+        if (unit >= heads + groups) {
+            Stored* to = kv_at<Stored>(o.kv, pages, row.index, 1, unit - heads - groups);
 #pragma unroll
             for (int j = 0; j < kWidth / 32; ++j) to[j * 32 + lane] = Stored(values[j]);
             continue;
         }
-        const float* norm = static_cast<const float*>(kind == 0 ? o.q_norm.data : o.k_norm.data);
+        const float* norm = static_cast<const float*>(is_query ? o.q_norm.data : o.k_norm.data);
         if (norm) load_head<kWidth>(gain, norm, lane);
         prepare_head<kWidth>(values, norm != nullptr, gain, o.eps, o.rope, turn, head, lane);
-        if (kind == 1) {
-            Stored* to = kv_at<Stored>(o.kv, pages, row.index, 0, h);
-#pragma unroll
-            for (int j = 0; j < kWidth / 32; ++j) to[j * 32 + lane] = Stored(head[j * 32 + lane]);
-        } else {
-            const int64_t at = int64_t(r) * heads + h;
+        if (is_query) {
+            const int64_t at = int64_t(r) * heads + unit;
             lay_query<kWidth, kExact>(p.queries + at * kWidth * (kExact ? 4 : 2), p.query_factor + at, head,
                                       o.scale * 1.4426950408889634f, lane);
+        } else {
+            Stored* to = kv_at<Stored>(o.kv, pages, row.index, 0, unit - heads);
+#pragma unroll
+            for (int j = 0; j < kWidth / 32; ++j) to[j * 32 + lane] = Stored(head[j * 32 + lane]);
         }
         __syncwarp();
     }

@@ -18,9 +18,9 @@ struct PromptShape {
     static constexpr int kPair = kWidth == 256 ? 2 : 1, kWarps = kAttendingWarps;
     static constexpr int kRows = kWarps / kPair * 32, kPlanes = kExact ? 2 : 1;
     static constexpr int kThreads = (kWarps + 4) * 32;
-    static constexpr bool kTurns = kWarps == 8;  // two attending warps a scheduler: one multiplies at a time
     static constexpr int kAttendRegisters = 232, kFeedRegisters = 40;  // of 384 threads
-    static constexpr int kStep = kKeys / kPair < 32 || kWidth == 64 ? kKeys / kPair : 32;  // keys at a time
+    static constexpr int kMost = kExact ? 2048 / kWidth : kWidth == 64 ? 64 : 32;
+    static constexpr int kStep = kKeys / kPair < kMost ? kKeys / kPair : kMost;  // keys at a time
     static constexpr int kSteps = kKeys / kPair / kStep;
     static constexpr int kColumns = kWidth / kPair;  // of the values, a warp
     static constexpr int kRowBytes = kWidth * 2, kPlaneBytes = kKeys * kRowBytes;
@@ -172,7 +172,7 @@ template <class S>
 struct PromptProducer {
     static constexpr int kLanes = S::kWidth / 8, kTokens = 32 / kLanes;  // of a token; at a time
     static constexpr int kChunks = S::kKeys / 4 / kTokens;               // a part
-    static constexpr int kLaneBytes = 8 * int(sizeof(typename S::Stored)), kGroup = S::kExact ? 2 : 4;
+    static constexpr int kLaneBytes = 8 * int(sizeof(typename S::Stored)), kGroup = kLaneBytes == 8 ? 1 : 2;
     static_assert(kChunks % kGroup == 0);
     int warp, lane;
 
