@@ -76,7 +76,7 @@ void lower_prompt(Lowering& l, const Attention& op) {
     p.images_most = int32_t(std::min(int64_t(op.slots.count) * op.slots.max_pages, kImageBytes / image_bytes));
     p.images = l.scratch<std::byte>(p.images_most * image_bytes);
     p.plan.pages = l.scratch<PromptPage>(p.images_most);
-    l.add(attention_append_many<kWidth, Stored>, dim3(1 + rows), dim3(256), 0, p, "append");
+    l.add(attention_append_many<kWidth, Stored>, dim3(1 + rows), dim3(kAppendThreads), 0, p, "append");
     l.add(attention_images<kWidth, Stored>,
           dim3(std::max(1, std::min(4 * l.device().sms, p.images_most * groups * 2))), dim3(256), 0, p, "images");
     if (p.few) lower_few<SplitShape<kWidth, Stored>>(l, op, p);
@@ -90,7 +90,7 @@ template <int kWidth, class Stored>
 void lower_many(Lowering& l, const Attention& op) {
     constexpr int kSmallKeys = kWidth == 256 ? 32 : 64, kSmallParts = kWidth == 256 ? 3 : 4;
     if constexpr (!std::is_same_v<Stored, float>)
-        lower_prompt<PromptShape<kWidth, Stored, 8, 64, 4>,
+        lower_prompt<PromptShape<kWidth, Stored, 8, kWidth == 128 ? 32 : 64, 4>,
                      PromptShape<kWidth, Stored, 4, kSmallKeys, kSmallParts>>(l, op);
     else if constexpr (kWidth == 64)
         lower_prompt<PromptShape<64, float, 4, 64, 4>, PromptShape<64, float, 4, 64, 4>>(l, op);

@@ -85,16 +85,6 @@ struct PromptRows {
         if (!__any_sync(kWholeWarp, scaled)) factors = nullptr;
         sync_pair();
     }
-    // The gates to L2.
-    __device__ __forceinline__ void prefetch(const Attention& o, const PromptItems& item) const {
-        constexpr int kLines = S::kColumns / 32;  // of 128 bytes
-        const int r = first_row + lane;
-        if (!o.gated || r >= item.tile.rows) return;
-        const float* gate =
-            o.q.row(item.tile.row + r) + (int64_t(item.head) * 2 + 1) * S::kWidth + half * S::kColumns;
-#pragma unroll
-        for (int i = 0; i < kLines; ++i) asm volatile("prefetch.global.L2 [%0];" ::"l"(gate + i * 32));
-    }
     // s = Q · Kᵀ for kStep keys from `key` of the part on.
     __device__ __forceinline__ void scores(Scores& s, uint32_t queries, uint32_t part, int key) const {
         const uint32_t turn = lane & 7;
@@ -291,7 +281,36 @@ struct PromptRows {
                 }
         }
     }
-    // y divided, gated and stored.
+    // One row's values divided, gated and stored; kBatch gates are asked for at once.
+    template <int kBatch>
+    __device__ __forceinline__ void store(const Attention& o, const PromptItems& item, int m, int h,
+                                          const float* other) {
+        const int r = first_row + m * 16 + h * 8 + lane / 4, row = item.tile.row + r;
+        if (r >= item.tile.rows) return;
+        float total = sum[m][h];
+        if (S::kPair == 2) {  // in the same order in both
+            const float theirs = other[m * 16 + h * 8 + lane / 4];
+            total = half ? theirs + total : total + theirs;
+        }
+        const float by = 1.0f / total;
+        const int column = half * S::kColumns + lane % 4 * 2;
+        float* to = o.y.row(row) + int64_t(item.head) * S::kWidth + column;
+        const float* gate = o.q.row(row) + (int64_t(item.head) * 2 + 1) * S::kWidth + column;
+#pragma unroll
+        for (int first = 0; first < kOut; first += kBatch) {
+            float2 g[kBatch];
+#pragma unroll
+            for (int n = 0; n < kBatch; ++n)
+                if (o.gated) g[n] = __ldcg(reinterpret_cast<const float2*>(gate + (first + n) * 8));
+#pragma unroll
+            for (int n = 0; n < kBatch; ++n) {
+                float2 v = {y[m][first + n][2 * h] * by, y[m][first + n][2 * h + 1] * by};
+                if (o.gated) v.x *= fast_sigmoid(g[n].x), v.y *= fast_sigmoid(g[n].y);
+                *reinterpret_cast<float2*>(to + (first + n) * 8) = v;
+            }
+            asm volatile("" ::: "memory");
+        }
+    }
     __device__ __forceinline__ void finish(const Attention& o, const PromptItems& item, float* rows,
                                            const float* other) {
 #pragma unroll
@@ -303,37 +322,10 @@ struct PromptRows {
                 if (S::kPair == 2 && lane % 4 == 0) rows[m * 16 + h * 8 + lane / 4] = sum[m][h];
             }
         if constexpr (S::kPair == 2) sync_pair();
-#pragma unroll
-        for (int m = 0; m < 2; ++m)
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const int r = first_row + m * 16 + h * 8 + lane / 4, row = item.tile.row + r;
-                if (r >= item.tile.rows) continue;
-                float total = sum[m][h];
-                if (S::kPair == 2) {  // in the same order in both
-                    const float theirs = other[m * 16 + h * 8 + lane / 4];
-                    total = half ? theirs + total : total + theirs;
-                }
-                const float by = 1.0f / total;
-                const int column = half * S::kColumns + lane % 4 * 2;
-                float* to = o.y.row(row) + int64_t(item.head) * S::kWidth + column;
-                const float* gate = o.q.row(row) + (int64_t(item.head) * 2 + 1) * S::kWidth + column;
-                constexpr int kBatch = 4;  // gates asked for at once
-#pragma unroll
-                for (int first = 0; first < kOut; first += kBatch) {
-                    float2 g[kBatch];
-#pragma unroll
-                    for (int n = 0; n < kBatch; ++n)
-                        if (o.gated) g[n] = __ldcg(reinterpret_cast<const float2*>(gate + (first + n) * 8));
-#pragma unroll
-                    for (int n = 0; n < kBatch; ++n) {
-                        float2 v = {y[m][first + n][2 * h] * by, y[m][first + n][2 * h + 1] * by};
-                        if (o.gated) v.x *= fast_sigmoid(g[n].x), v.y *= fast_sigmoid(g[n].y);
-                        *reinterpret_cast<float2*>(to + (first + n) * 8) = v;
-                    }
-                    asm volatile("" ::: "memory");
-                }
-            }
+        store<4>(o, item, 0, 0, other);  // what is stored makes room for more at once
+        store<4>(o, item, 0, 1, other);
+        store<4>(o, item, 1, 0, other);
+        store<4>(o, item, 1, 1, other);
     }
 };
 
@@ -357,7 +349,6 @@ __device__ __forceinline__ void prompt_attend(const PromptCall& p, const PromptS
         return (any.x | any.y | any.z | any.w) != 0;
     };
     while (item.next(p)) {
-        rows.prefetch(p.op, item);
         rows.begin(p, item, shared.queries());
         const int steps = item.parts<S>() * S::kSteps;
         const int last = rows.first_row < item.tile.rows ? rows.index + 31 : -1;

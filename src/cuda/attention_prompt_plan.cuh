@@ -23,6 +23,7 @@ namespace sparkinfer::cuda {
 constexpr int kFewSegment = 8;  // rows of a segment that attention_splitkv_few.cuh takes …
 constexpr int kFewMost = 64;    // … and of a step
 constexpr int kSortMost = 1024;
+constexpr int kAppendWarps = 4, kAppendThreads = kAppendWarps * 32;
 
 // Rows at consecutive indices of one slot: work of attention_prompt.cuh. The segment's first `images` pages
 // have images, from `image` on.
@@ -88,10 +89,10 @@ __device__ __forceinline__ void lay_query(std::byte* to, float* factor, const fl
 
 // runs = first rows of the step's segments, as the rows tell; returns how many there are. Whole block.
 __device__ __forceinline__ int find_runs(const Attention& o, int32_t* runs) {
-    __shared__ int counted[8];
+    __shared__ int counted[kAppendWarps];
     const int rows = min(o.step.header().rows, o.y.rows()), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int total = 0;
-    for (int first = 0; first <= rows; first += 256) {
+    for (int first = 0; first <= rows; first += kAppendThreads) {
         const int r = first + threadIdx.x;
         bool starts = r <= rows;
         if (r > 0 && r < rows) {
@@ -103,7 +104,7 @@ __device__ __forceinline__ int find_runs(const Attention& o, int32_t* runs) {
         if (lane == 0) counted[warp] = __popc(vote);
         __syncthreads();
         int place = total + __popc(vote & ((1u << lane) - 1));
-        for (int w = 0; w < 8; ++w) {
+        for (int w = 0; w < kAppendWarps; ++w) {
             if (w < warp) place += counted[w];
             total += counted[w];
         }
@@ -180,7 +181,7 @@ __device__ __forceinline__ void plan_prompt(const PromptCall& p) {
     }
     __syncthreads();
     const int tiles = shared_tiles;
-    for (int i = threadIdx.x; i < tiles; i += 256) {
+    for (int i = threadIdx.x; i < tiles; i += kAppendThreads) {
         const PromptTile mine = p.plan.found[i];
         int place = tiles <= kSortMost ? 0 : i;
         for (int j = 0; tiles <= kSortMost && j < tiles; ++j) {
@@ -192,11 +193,11 @@ __device__ __forceinline__ void plan_prompt(const PromptCall& p) {
     }
 }
 
-// Kernel     attention_append_many: 64 registers, 8232 bytes
+// Kernel     attention_append_many: 64 registers, 4128 bytes
 template <int kWidth, class Stored>
-__global__ void __launch_bounds__(256, 4) attention_append_many(const PromptCall p) {
+__global__ void __launch_bounds__(kAppendThreads, 8) attention_append_many(const PromptCall p) {
     constexpr bool kExact = std::is_same_v<Stored, float>;
-    __shared__ float shared_head[8][kWidth];
+    __shared__ float shared_head[kAppendWarps][kWidth];
     wait_for_predecessor();
     if (blockIdx.x == 0) return plan_prompt(p);
     const Attention& o = p.op;
@@ -204,7 +205,7 @@ __global__ void __launch_bounds__(256, 4) attention_append_many(const PromptCall
     const LiveRow row = live_row(o.step, o.slots, r);
     if (!row.present) {
         float* y = o.y.row(r);
-        for (int i = threadIdx.x; i < heads * kWidth; i += 256) y[i] = 0;
+        for (int i = threadIdx.x; i < heads * kWidth; i += kAppendThreads) y[i] = 0;
         return;
     }
     const auto input = [&](int unit) {
@@ -219,11 +220,11 @@ __global__ void __launch_bounds__(256, 4) attention_append_many(const PromptCall
     float ahead[kWidth / 32];
     if (unit < units) load_head<kWidth>(ahead, input(unit), lane);
     const Turn<kWidth> turn = turn_at<kWidth>(o.rope, row.position, lane);
-    for (; unit < units; unit += 8) {
+    for (; unit < units; unit += kAppendWarps) {
         float values[kWidth / 32], gain[kWidth / 32] = {};
 #pragma unroll
         for (int j = 0; j < kWidth / 32; ++j) values[j] = ahead[j];
-        if (unit + 8 < units) load_head<kWidth>(ahead, input(unit + 8), lane);
+        if (unit + kAppendWarps < units) load_head<kWidth>(ahead, input(unit + kAppendWarps), lane);
         const bool is_query = unit < heads;
         if (unit >= heads + groups) {
             Stored* to = kv_at<Stored>(o.kv, pages, row.index, 1, unit - heads - groups);
