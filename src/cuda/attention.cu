@@ -66,19 +66,21 @@ void lower_prompt(Lowering& l, const Attention& op) {
     p.op = op;
     p.queries = l.scratch<std::byte>(int64_t(rows) * op.heads * kWidth * 2 * Small::kPlanes);
     p.query_factor = l.scratch<float>(int64_t(rows) * op.heads);
-    p.plan = {l.scratch<int32_t>(4), l.scratch<int32_t>(kFewMost), l.scratch<int32_t>(rows + 1),
-              l.scratch<PromptTile>(rows), l.scratch<PromptTile>(rows), nullptr};
+    p.plan = {l.scratch<int32_t>(4),       l.scratch<int32_t>(kFewMost), l.scratch<int32_t>(rows + 1),
+              l.scratch<PromptTile>(rows), l.scratch<PromptTile>(rows),  nullptr};
     p.tile_rows = large ? Large::kRows : Small::kRows;
     if (l.device().major >= 9 && op.heads <= kSplitHeads * groups)
         p.few = std::min({rows, kFewMost, kArrivals / (groups * kSplitHeads)});
     using Image = PromptImage<kWidth, Stored>;
     const int64_t image_bytes = int64_t(2) * groups * Image::kBytes;  // of a page
-    p.images_most = int32_t(std::min(int64_t(op.slots.count) * op.slots.max_pages, kImageBytes / image_bytes));
+    p.images_most =
+        int32_t(std::min(int64_t(op.slots.count) * op.slots.max_pages, kImageBytes / image_bytes));
     p.images = l.scratch<std::byte>(p.images_most * image_bytes);
     p.plan.pages = l.scratch<PromptPage>(p.images_most);
     l.add(attention_append_many<kWidth, Stored>, dim3(1 + rows), dim3(kAppendThreads), 0, p, "append");
     l.add(attention_images<kWidth, Stored>,
-          dim3(std::max(1, std::min(4 * l.device().sms, p.images_most * groups * 2))), dim3(256), 0, p, "images");
+          dim3(std::max(1, std::min(4 * l.device().sms, p.images_most * groups * 2))), dim3(256), 0, p,
+          "images");
     if (p.few) lower_few<SplitShape<kWidth, Stored>>(l, op, p);
     if (large)
         lower_tiles<Large>(l, op, p);
@@ -90,7 +92,7 @@ template <int kWidth, class Stored>
 void lower_many(Lowering& l, const Attention& op) {
     constexpr int kSmallKeys = kWidth == 256 ? 32 : 64, kSmallParts = kWidth == 256 ? 3 : 4;
     if constexpr (!std::is_same_v<Stored, float>)
-        lower_prompt<PromptShape<kWidth, Stored, 8, kWidth == 128 ? 32 : 64, 4>,
+        lower_prompt<PromptShape<kWidth, Stored, 8, 64, 4>,
                      PromptShape<kWidth, Stored, 4, kSmallKeys, kSmallParts>>(l, op);
     else if constexpr (kWidth == 64)
         lower_prompt<PromptShape<64, float, 4, 64, 4>, PromptShape<64, float, 4, 64, 4>>(l, op);

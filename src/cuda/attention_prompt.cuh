@@ -43,7 +43,7 @@ struct PromptRows {
     float y[2][kOut][4];
     float most[2][2], sum[2][2];
     uint32_t p[S::kPlanes][2][kTerms][4];  // probabilities as left operands, where they do not lie in `share`
-    const float* factors;  // of the tile's rows, H apart; null where all are 1
+    const float* factors;                  // of the tile's rows, H apart; null where all are 1
     int lane, pair, half, first_row, index;  // of the tile; index: of the warp's first row
 
     __device__ __forceinline__ void sync_pair() const {
@@ -64,8 +64,8 @@ struct PromptRows {
                       plane = at / kChunks / 32, r = first_row + row;
             uint4 v = make_uint4(0, 0, 0, 0);
             if (r < item.tile.rows)
-                v = __ldcg(from + ((int64_t(item.tile.row + r) * heads + item.head) * S::kPlanes + plane) *
-                                      kChunks +
+                v = __ldcg(from +
+                           ((int64_t(item.tile.row + r) * heads + item.head) * S::kPlanes + plane) * kChunks +
                            chunk);
             store_shared16(queries + plane * S::kQueryPlane + r * S::kRowBytes + ((chunk ^ (row & 7)) << 4),
                            v);
@@ -85,12 +85,23 @@ struct PromptRows {
         if (!__any_sync(kWholeWarp, scaled)) factors = nullptr;
         sync_pair();
     }
+    // The gates to L2.
+    __device__ __forceinline__ void prefetch(const Attention& o, const PromptItems& item) const {
+        constexpr int kLines = S::kColumns / 32;  // of 128 bytes
+        const int r = first_row + lane;
+        if (!o.gated || r >= item.tile.rows) return;
+        const float* gate =
+            o.q.row(item.tile.row + r) + (int64_t(item.head) * 2 + 1) * S::kWidth + half * S::kColumns;
+#pragma unroll
+        for (int i = 0; i < kLines; ++i) asm volatile("prefetch.global.L2 [%0];" ::"l"(gate + i * 32));
+    }
     // s = Q · Kᵀ for kStep keys from `key` of the part on.
     __device__ __forceinline__ void scores(Scores& s, uint32_t queries, uint32_t part, int key) const {
         const uint32_t turn = lane & 7;
-        const uint32_t q_at = queries + (first_row + (lane & 15)) * S::kRowBytes + (((lane >> 4) ^ turn) << 4);
-        const uint32_t k_at = part + (key + (lane & 7) + (lane >> 4) * 8) * S::kRowBytes +
-                              (((lane >> 3 & 1) ^ turn) << 4);
+        const uint32_t q_at =
+            queries + (first_row + (lane & 15)) * S::kRowBytes + (((lane >> 4) ^ turn) << 4);
+        const uint32_t k_at =
+            part + (key + (lane & 7) + (lane >> 4) * 8) * S::kRowBytes + (((lane >> 3 & 1) ^ turn) << 4);
 #pragma unroll
         for (int m = 0; m < 2; ++m)
 #pragma unroll
@@ -105,7 +116,8 @@ struct PromptRows {
             for (int a = 0; a < S::kPlanes; ++a)
 #pragma unroll
                 for (int m = 0; m < 2; ++m)
-                    load_matrices(q[a][m], (q_at ^ twist) + ahead + a * S::kQueryPlane + m * 16 * S::kRowBytes);
+                    load_matrices(q[a][m],
+                                  (q_at ^ twist) + ahead + a * S::kQueryPlane + m * 16 * S::kRowBytes);
 #pragma unroll
             for (int n = 0; n < kScores / 2; ++n)
 #pragma unroll
@@ -159,9 +171,9 @@ struct PromptRows {
                     if (first + n * 8 + lane % 4 * 2 + i % 2 > index + m * 16 + i / 2 * 8 + lane / 4)
                         s[m][n][i] = -INFINITY;
     }
-    // Scores become probabilities relative to `most`, and all sums with them. It follows the maximum in leaps,
-    // as the sums are seldom to be changed: probabilities reach 2^kRaise. rows: of this warp;
-    // other: of the pair's other.
+    // Scores become probabilities relative to `most`, and all sums with them. It follows the maximum in
+    // leaps, as the sums are seldom to be changed: probabilities reach 2^kRaise. rows: of this warp; other:
+    // of the pair's other.
     __device__ __forceinline__ void soften(Scores& s, const float2* v, float* rows, const float* other) {
         float top[2][2], keep[2][2];
 #pragma unroll
@@ -231,7 +243,7 @@ struct PromptRows {
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     const float a = s[m][n][2 * h], b = s[m][n][2 * h + 1];
-                    uint32_t(&to)[4] = p[0][m][S::kPair == 2 ? 0 : n / 2];
+                    uint32_t (&to)[4] = p[0][m][S::kPair == 2 ? 0 : n / 2];
                     if constexpr (S::kExact) {
                         split_bf16(a, b, to[n % 2 * 2 + h], p[S::kPlanes - 1][m][n / 2][n % 2 * 2 + h]);
                         continue;
@@ -252,8 +264,8 @@ struct PromptRows {
     // y += p · V for the keys of a step, or, in a pair, of a part.
     __device__ __forceinline__ void values(uint32_t share, uint32_t part, int key) {
         const uint32_t turn = lane & 7;
-        const uint32_t v_at = part + half * S::kColumns * 2 + (key + (lane & 15)) * S::kRowBytes +
-                              (((lane >> 4) ^ turn) << 4);
+        const uint32_t v_at =
+            part + half * S::kColumns * 2 + (key + (lane & 15)) * S::kRowBytes + (((lane >> 4) ^ turn) << 4);
         constexpr int kKeys = S::kPair == 2 ? S::kKeys : S::kStep;
 #pragma unroll
         for (int k = 0; k < kKeys / 16; ++k) {
@@ -268,49 +280,20 @@ struct PromptRows {
 #pragma unroll
                 for (int b = 0; b < S::kPlanes; ++b) {
                     uint32_t w[4];
-                    load_matrices_transposed(
-                        w, (row ^ ((n & 3) << 5)) + ((n >> 2) << 7) + b * S::kPlaneBytes);
+                    load_matrices_transposed(w,
+                                             (row ^ ((n & 3) << 5)) + ((n >> 2) << 7) + b * S::kPlaneBytes);
 #pragma unroll
                     for (int a = 0; a + b < S::kPlanes; ++a)
 #pragma unroll
                         for (int m = 0; m < 2; ++m) {
-                            const uint32_t(&left)[4] = p[a][m][S::kPair == 2 ? 0 : k];
+                            const uint32_t (&left)[4] = p[a][m][S::kPair == 2 ? 0 : k];
                             prompt_mma<S>(y[m][2 * n], left, w[0], w[1]);
                             prompt_mma<S>(y[m][2 * n + 1], left, w[2], w[3]);
                         }
                 }
         }
     }
-    // One row's values divided, gated and stored; kBatch gates are asked for at once.
-    template <int kBatch>
-    __device__ __forceinline__ void store(const Attention& o, const PromptItems& item, int m, int h,
-                                          const float* other) {
-        const int r = first_row + m * 16 + h * 8 + lane / 4, row = item.tile.row + r;
-        if (r >= item.tile.rows) return;
-        float total = sum[m][h];
-        if (S::kPair == 2) {  // in the same order in both
-            const float theirs = other[m * 16 + h * 8 + lane / 4];
-            total = half ? theirs + total : total + theirs;
-        }
-        const float by = 1.0f / total;
-        const int column = half * S::kColumns + lane % 4 * 2;
-        float* to = o.y.row(row) + int64_t(item.head) * S::kWidth + column;
-        const float* gate = o.q.row(row) + (int64_t(item.head) * 2 + 1) * S::kWidth + column;
-#pragma unroll
-        for (int first = 0; first < kOut; first += kBatch) {
-            float2 g[kBatch];
-#pragma unroll
-            for (int n = 0; n < kBatch; ++n)
-                if (o.gated) g[n] = __ldcg(reinterpret_cast<const float2*>(gate + (first + n) * 8));
-#pragma unroll
-            for (int n = 0; n < kBatch; ++n) {
-                float2 v = {y[m][first + n][2 * h] * by, y[m][first + n][2 * h + 1] * by};
-                if (o.gated) v.x *= fast_sigmoid(g[n].x), v.y *= fast_sigmoid(g[n].y);
-                *reinterpret_cast<float2*>(to + (first + n) * 8) = v;
-            }
-            asm volatile("" ::: "memory");
-        }
-    }
+    // y divided, gated and stored.
     __device__ __forceinline__ void finish(const Attention& o, const PromptItems& item, float* rows,
                                            const float* other) {
 #pragma unroll
@@ -322,10 +305,37 @@ struct PromptRows {
                 if (S::kPair == 2 && lane % 4 == 0) rows[m * 16 + h * 8 + lane / 4] = sum[m][h];
             }
         if constexpr (S::kPair == 2) sync_pair();
-        store<4>(o, item, 0, 0, other);  // what is stored makes room for more at once
-        store<4>(o, item, 0, 1, other);
-        store<4>(o, item, 1, 0, other);
-        store<4>(o, item, 1, 1, other);
+#pragma unroll
+        for (int m = 0; m < 2; ++m)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const int r = first_row + m * 16 + h * 8 + lane / 4, row = item.tile.row + r;
+                if (r >= item.tile.rows) continue;
+                float total = sum[m][h];
+                if (S::kPair == 2) {  // in the same order in both
+                    const float theirs = other[m * 16 + h * 8 + lane / 4];
+                    total = half ? theirs + total : total + theirs;
+                }
+                const float by = 1.0f / total;
+                const int column = half * S::kColumns + lane % 4 * 2;
+                float* to = o.y.row(row) + int64_t(item.head) * S::kWidth + column;
+                const float* gate = o.q.row(row) + (int64_t(item.head) * 2 + 1) * S::kWidth + column;
+                constexpr int kBatch = 4;  // gates asked for at once
+#pragma unroll
+                for (int first = 0; first < kOut; first += kBatch) {
+                    float2 g[kBatch];
+#pragma unroll
+                    for (int n = 0; n < kBatch; ++n)
+                        if (o.gated) g[n] = __ldcg(reinterpret_cast<const float2*>(gate + (first + n) * 8));
+#pragma unroll
+                    for (int n = 0; n < kBatch; ++n) {
+                        float2 v = {y[m][first + n][2 * h] * by, y[m][first + n][2 * h + 1] * by};
+                        if (o.gated) v.x *= fast_sigmoid(g[n].x), v.y *= fast_sigmoid(g[n].y);
+                        *reinterpret_cast<float2*>(to + (first + n) * 8) = v;
+                    }
+                    asm volatile("" ::: "memory");
+                }
+            }
     }
 };
 
@@ -349,6 +359,7 @@ __device__ __forceinline__ void prompt_attend(const PromptCall& p, const PromptS
         return (any.x | any.y | any.z | any.w) != 0;
     };
     while (item.next(p)) {
+        rows.prefetch(p.op, item);
         rows.begin(p, item, shared.queries());
         const int steps = item.parts<S>() * S::kSteps;
         const int last = rows.first_row < item.tile.rows ? rows.index + 31 : -1;
@@ -403,12 +414,14 @@ __global__ void __launch_bounds__(S::kThreads, 1) attention_prompt(const PromptC
     __syncthreads();
     wait_for_predecessor();
     if (warp >= S::kWarps) {
-        if constexpr (S::kThreads == 384) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kFeedRegisters));
+        if constexpr (S::kThreads == 384)
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kFeedRegisters));
         PromptProducer<S> producer;
         producer.warp = warp - S::kWarps, producer.lane = lane;
         producer.run(p, shared);
     } else {
-        if constexpr (S::kThreads == 384) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kAttendRegisters));
+        if constexpr (S::kThreads == 384)
+            asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kAttendRegisters));
         prompt_attend<S>(p, shared, warp, lane);
     }
 }

@@ -4,8 +4,8 @@
 // Computes   images of pages: what the ring of attention_prompt_source.cuh holds of K or V of one kv head.
 //            Every tile and query head reads them, so that the work is done once.
 // Shapes     pages [n, 2, G, 64, d∈{64,128,256}] BF16|F32|FP8
-//            image: planes [64, d] of 16 bits, 16-byte chunk c of token t at c ^ t % 8; BF16: then [64] factors
-//            as PromptShared has them, then whether some is not 1
+//            image: planes [64, d] of 16 bits, 16-byte chunk c of token t at c ^ t % 8; BF16: then [64]
+//            factors as PromptShared has them, then whether some is not 1
 // Mapping    blocks take turns at (page, kv head, K or V); a lane has eight neighbouring columns of a token
 // Memory     reads K and V of all keys of long segments once and writes as much. Floor = bytes / bandwidth.
 // Limits     sm_80+.
@@ -24,8 +24,8 @@ struct PromptImage {
     static constexpr int kBytes = kFactors ? kScaledAt + 128 : kFactorsAt;
 };
 
-// BF16 to FP16 in place, times 2^-e, e of a whole token, of whose columns kLanes lanes have eight each. Tokens
-// side by side: one alone is a long chain.
+// BF16 to FP16 in place, times 2^-e, e of a whole token, of whose columns kLanes lanes have eight each.
+// Tokens side by side: one alone is a long chain.
 template <int kLanes, int kTokens>
 __device__ __forceinline__ void narrow(uint4 (&raw)[kTokens], int (&e)[kTokens]) {
     constexpr uint32_t kMagnitude = 0x7fff7fffu;

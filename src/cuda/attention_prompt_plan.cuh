@@ -23,7 +23,7 @@ namespace sparkinfer::cuda {
 constexpr int kFewSegment = 8;  // rows of a segment that attention_splitkv_few.cuh takes …
 constexpr int kFewMost = 64;    // … and of a step
 constexpr int kSortMost = 1024;
-constexpr int kAppendWarps = 4, kAppendThreads = kAppendWarps * 32;
+constexpr int kAppendWarps = 8, kAppendThreads = kAppendWarps * 32;
 
 // Rows at consecutive indices of one slot: work of attention_prompt.cuh. The segment's first `images` pages
 // have images, from `image` on.
@@ -50,7 +50,7 @@ struct PromptCall {
     std::byte* queries;
     float* query_factor;  // [T, H] what the operands are to be multiplied with
     PromptPlan plan;
-    std::byte* images;               // [most images, G, K and V] (attention_prompt_images.cuh)
+    std::byte* images;                    // [most images, G, K and V] (attention_prompt_images.cuh)
     int32_t tile_rows, few, images_most;  // rows of a tile; most rows in plan.few, 0: none
 };
 
@@ -193,9 +193,9 @@ __device__ __forceinline__ void plan_prompt(const PromptCall& p) {
     }
 }
 
-// Kernel     attention_append_many: 64 registers, 4128 bytes
+// Kernel     attention_append_many: 64 registers, 8232 bytes
 template <int kWidth, class Stored>
-__global__ void __launch_bounds__(kAppendThreads, 8) attention_append_many(const PromptCall p) {
+__global__ void __launch_bounds__(kAppendThreads, 4) attention_append_many(const PromptCall p) {
     constexpr bool kExact = std::is_same_v<Stored, float>;
     __shared__ float shared_head[kAppendWarps][kWidth];
     wait_for_predecessor();

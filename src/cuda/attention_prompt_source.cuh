@@ -18,8 +18,8 @@ struct PromptShape {
     static constexpr int kPair = kWidth == 256 ? 2 : 1, kWarps = kAttendingWarps;
     static constexpr int kRows = kWarps / kPair * 32, kPlanes = kExact ? 2 : 1;
     static constexpr int kThreads = (kWarps + 4) * 32;
-    // Of 384 threads; the fewer for copying, the slower without images.
-    static constexpr int kAttendRegisters = 232, kFeedRegisters = 504 - 2 * kAttendRegisters;
+    static constexpr int kAttendRegisters = kWidth == 128 ? 240 : 232,  // of 384 threads
+        kFeedRegisters = 504 - 2 * kAttendRegisters;
     static constexpr int kMost = kExact ? 2048 / kWidth : kWidth == 64 ? 64 : 32;
     static constexpr int kStep = kKeys / kPair < kMost ? kKeys / kPair : kMost;  // keys at a time
     static constexpr int kSteps = kKeys / kPair / kStep;
@@ -118,29 +118,16 @@ struct PromptParts {
     bool values = true, image = false;
     using Image = PromptImage<S::kWidth, typename S::Stored>;
     __device__ __forceinline__ explicit PromptParts(const PromptCall& p) : items(p) {}
-    // `bytes` a row and head of the item, `step` apart, to L2. By the threads of the last four warps.
-    __device__ __forceinline__ void prefetch(const std::byte* from, int heads, int bytes, int step) const {
-        for (int r = int(threadIdx.x) - S::kWarps * 32; r < items.tile.rows; r += 128) {
-            const std::byte* at = from + (int64_t(items.tile.row + r) * heads + items.head) * step;
-#pragma unroll 1
-            for (int i = 0; i < bytes; i += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"(at + i));
-        }
-    }
     __device__ __forceinline__ PromptPart next(const PromptCall& p) {
         const KvLayer& kv = p.op.kv;
         constexpr int kTokenBytes = S::kWidth * int(sizeof(typename S::Stored));
         values = !values;
         if (!values) {
             if (++part >= parts) {
-                constexpr int kQuery = S::kPlanes * S::kRowBytes, kGate = S::kWidth * 4;
-                const auto* gates = reinterpret_cast<const std::byte*>(p.op.q.data) + kGate;
-                if (p.op.gated && parts > 0 && p.op.q.stride == 2 * S::kWidth * p.op.heads)
-                    prefetch(gates, p.op.heads, kGate, 2 * kGate);
                 if (!items.next(p)) return {nullptr, 0, 0, false};
                 part = 0;
                 parts = items.template parts<S>();
                 pages = p.op.slots.pages(items.tile.slot);
-                prefetch(p.queries, p.op.heads, kQuery, kQuery);
             }
             const int first = part * S::kKeys, page = first / kPageTokens;
             const int g = items.head / (p.op.heads / kv.heads);
@@ -223,7 +210,8 @@ struct PromptProducer {
         std::byte* to = shared.base + S::kPartsAt + stage * S::kPartBytes;
         for (int i = 0; i < S::kPlanes; ++i)
             bulk_copy_kept(to + i * S::kPlaneBytes,
-                           part.from + i * Image::kPlaneBytes + part.first * S::kRowBytes, S::kPlaneBytes, full);
+                           part.from + i * Image::kPlaneBytes + part.first * S::kRowBytes, S::kPlaneBytes,
+                           full);
         if (!S::kFactors) return;
         bulk_copy_kept(shared.factors(stage), part.from + Image::kFactorsAt + part.first * 8, S::kKeys * 8,
                        full);
@@ -282,24 +270,20 @@ struct PromptProducer {
         static_assert(S::kStages <= 4);
         PromptParts<S> parts(p);
         PromptRing<S> ask_ring, turn_ring;
-        PromptPart next{};
+        PromptPart next = parts.next(p);
         int pending = 0;
-        bool values = false, ended = false;
+        bool values = false;
         while (true) {
-            if (!next.from && !ended) {
-                next = parts.next(p);
-                ended = !next.from;
-            }
-            uint64_t* empty = shared.empty(ask_ring.stage);
-            const uint32_t phase = ask_ring.phase ^ 1;
-            if (next.from && !next.image && pending < S::kStages &&
-                (pending == 0 || barrier_over(empty, phase))) {
-                barrier_wait(empty, phase);
+            while (next.from && !next.image && pending < S::kStages) {
+                uint64_t* empty = shared.empty(ask_ring.stage);
+                if (pending == 0)
+                    barrier_wait(empty, ask_ring.phase ^ 1);
+                else if (!barrier_over(empty, ask_ring.phase ^ 1))
+                    break;
                 ask(next, shared.part(ask_ring.stage));
                 ask_ring.advance();
                 ++pending;
-                next.from = nullptr;
-                continue;
+                next = parts.next(p);
             }
             if (pending > 0) {
                 wait_oldest(pending);
@@ -308,10 +292,10 @@ struct PromptProducer {
                 if (lane == 0) barrier_arrive(shared.full(turn_ring.stage));
                 --pending;
             } else if (next.from) {
-                barrier_wait(empty, phase);
+                barrier_wait(shared.empty(ask_ring.stage), ask_ring.phase ^ 1);
                 if (lane == 0) fetch(next, ask_ring.stage, shared);
                 ask_ring.advance();
-                next.from = nullptr;
+                next = parts.next(p);
             } else {
                 break;
             }

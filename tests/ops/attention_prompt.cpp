@@ -27,17 +27,17 @@ const AttentionShape kShapes[] = {
 };
 
 // Rows of one sequence from `start` on, above keys that lie in the pages.
-struct Run {
+struct Stretch {
     int start, rows;
 };
 struct Layout {
-    std::vector<Run> runs;  // of slots 0, 1, …
-    int extra;              // bucket rows beyond the step's
+    std::vector<Stretch> runs;  // of slots 0, 1, …
+    int extra;                  // bucket rows beyond the step's
 };
 
-int slot_pages(const std::vector<Run>& runs) {
+int slot_pages(const std::vector<Stretch>& runs) {
     int most = 0;
-    for (const Run& r : runs) most = std::max(most, r.start + r.rows);
+    for (const Stretch& r : runs) most = std::max(most, r.start + r.rows);
     return (most + kPageTokens - 1) / kPageTokens;
 }
 
@@ -83,8 +83,8 @@ void fill_pages(Machine& m, const Parameters& p, const Cache& c, int slot, const
 struct Case {
     Inputs in;
     std::vector<Context> contexts;
-    std::vector<Run> runs;
-    Case(const Parameters& p, Random& random, const std::vector<Run>& layout, float k_scale = 1,
+    std::vector<Stretch> runs;
+    Case(const Parameters& p, Random& random, const std::vector<Stretch>& layout, float k_scale = 1,
          float v_scale = 1)
         : runs(layout) {
         StepImage step;
@@ -144,22 +144,16 @@ Doubles row_reference(const Parameters& p, const Case& c, int t) {
 }
 
 // Rows worth asking float64 about: where runs and their tiles begin and end, and some between.
-std::vector<int> chosen_rows(const std::vector<Run>& runs) {
+std::vector<int> chosen_rows(const std::vector<Stretch>& runs) {
     std::vector<int> rows;
     int first = 0;
-    for (const Run& r : runs) {
+    for (const Stretch& r : runs) {
         for (int i = 0; i < r.rows; ++i)
             if (i < 2 || i + 2 > r.rows || i % 64 == 63 || i % 64 == 0 || i % 41 == 7)
                 rows.push_back(first + i);
         first += r.rows;
     }
     return rows;
-}
-
-// Queries and probabilities have 11 bits where the pages have 16 or fewer.
-double most_prompt_error(const Machine& m, const Parameters& p) {
-    if (m.family() == "cpu") return most_error(p.shape.kv, 2e-6);
-    return p.shape.kv == DType::f32 ? 2e-5 : std::max(3e-4, most_error(p.shape.kv, 0));
 }
 
 void expect_rows(const Machine& m, const Parameters& p, const Case& c, const Floats& y,
@@ -172,7 +166,7 @@ void expect_rows(const Machine& m, const Parameters& p, const Case& c, const Flo
         got.insert(got.end(), row.begin(), row.end());
         want.insert(want.end(), exact.begin(), exact.end());
     }
-    expect_close(m.name + ' ' + what, got, want, most_prompt_error(m, p));
+    expect_close(m.name + ' ' + what, got, want, most_error_many(m, p.shape.kv, 2e-6));
     for (size_t i = size_t(c.in.rows()) * size_t(p.y_cols()); i < y.size(); ++i)
         ASSERT_EQ(y[i], 0.0f) << m.name << ' ' << what << ": absent";
 }
@@ -271,7 +265,7 @@ TEST_P(AttentionPromptTest, ChunksAndSingleRows) {
             const Floats part = run_rows(*m, p, cut, part_of(p, c.in, which));
             const Floats same = slice(y, int64_t(which[0]) * p.y_cols(), int64_t(count) * p.y_cols());
             expect_close(fmt::format("{} rows {} on", m->name, which[0]), part,
-                         Doubles(same.begin(), same.end()), 2 * most_prompt_error(*m, p));
+                         Doubles(same.begin(), same.end()), 2 * most_error_many(*m, p.shape.kv, 2e-6));
         }
         const int64_t bytes = whole.kv.page_bytes * whole.slots.max_pages - whole.layer_bytes;
         std::vector<unsigned char> a(static_cast<size_t>(bytes)), b(a.size());
@@ -285,7 +279,7 @@ TEST_P(AttentionPromptTest, ChunksAndSingleRows) {
 TEST_P(AttentionPromptTest, CursorAndStoppedRows) {
     Random random(std::string(GetParam().name) + " stopped");
     const Parameters p(GetParam(), random);
-    const std::vector<Run> runs = {{70, 1}, {20, 30}, {64, 1}};
+    const std::vector<Stretch> runs = {{70, 1}, {20, 30}, {64, 1}};
     Case c(p, random, runs);
     for (Machine* m : machines()) {
         m->reset();
