@@ -28,10 +28,8 @@ void lower_split(Lowering& l, const Attention& op) {
           uint32_t(S::shared_bytes(split_pieces(l.device().major))), p, "split");
 }
 
-#ifndef IMAGE_BYTES
-#define IMAGE_BYTES 128 << 20
-#endif
-constexpr int64_t kImageBytes = IMAGE_BYTES;  // most for images of pages; those behind are slower to read
+// Images of pages: most bytes, and one for a row, so that they pay. Pages behind those are slower to read.
+constexpr int64_t kImageBytes = 128 << 20;
 
 // Of many rows, those of short segments.
 template <class S>
@@ -60,7 +58,8 @@ void lower_prompt(Lowering& l, const Attention& op) {
     constexpr int kWidth = Small::kWidth;
     using Stored = typename Small::Stored;
     const int32_t rows = op.y.rows(), groups = op.kv.heads;
-    const bool large = l.device().shared_block >= Large::kSharedBytes &&
+    const bool large = (Large::kThreads == 256 || l.device().major == 9) &&
+                       l.device().shared_block >= Large::kSharedBytes &&
                        int64_t(rows / Large::kRows) * op.heads * 2 >= 3 * l.device().sms;
     PromptCall p{};
     p.op = op;
@@ -73,8 +72,8 @@ void lower_prompt(Lowering& l, const Attention& op) {
         p.few = std::min({rows, kFewMost, kArrivals / (groups * kSplitHeads)});
     using Image = PromptImage<kWidth, Stored>;
     const int64_t image_bytes = int64_t(2) * groups * Image::kBytes;  // of a page
-    p.images_most =
-        int32_t(std::min(int64_t(op.slots.count) * op.slots.max_pages, kImageBytes / image_bytes));
+    p.images_most = int32_t(
+        std::min({int64_t(op.slots.count) * op.slots.max_pages, kImageBytes / image_bytes, int64_t(rows)}));
     p.images = l.scratch<std::byte>(p.images_most * image_bytes);
     p.plan.pages = l.scratch<PromptPage>(p.images_most);
     l.add(attention_append_many<kWidth, Stored>, dim3(1 + rows), dim3(kAppendThreads), 0, p, "append");

@@ -9,7 +9,8 @@
 //            in the sum. F32 pages: three products of BF16 in place of one of FP16.
 // Memory     reads K and V once per tile and query head, out of L2. Floor: 4·H·d·keys of every row / FLOP/s.
 // Early      nothing before the wait; no trigger: a block fills its multiprocessor.
-// Limits     none on length. Registers are shared out by setmaxnreg where there are 384 threads.
+// Limits     none on length. 384 threads, of which setmaxnreg gives the attending ones more registers: sm_90a
+//            only; 256 threads and 99 KB: everywhere.
 // Numbers    docs/perf/h200.md
 // Tested     tests/ops/attention_prompt.cpp against float64: 3e-4 (BF16), 2e-5 (F32); causal bit for bit.
 #pragma once
@@ -401,6 +402,9 @@ __device__ __forceinline__ void prompt_attend(const PromptCall& p, const PromptS
 // Kernel     attention_prompt: 256 registers
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, 1) attention_prompt(const PromptCall p) {
+#if __CUDA_ARCH__ >= 1000
+    if constexpr (S::kThreads == 384) return;  // registers are not shared out there: it would spill
+#endif
     extern __shared__ __align__(1024) std::byte prompt_memory[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const PromptShared<S> shared{prompt_memory};
