@@ -164,13 +164,14 @@ __device__ __forceinline__ float finished(float y, float sum, bool gated, float 
     return gated ? y / sum * fast_sigmoid(gate) : y / sum;
 }
 
-// The head this block was sent: over the cluster, then, in the last cluster to arrive, over clusters. A
-// thread has S::kColumns neighbouring columns.
+// The head this block was sent: over the cluster, then, in the last of the row's clusters to arrive, over
+// clusters; this is cluster `cluster`, and `place` the row's among all there are. A thread has S::kColumns
+// neighbouring columns.
 template <class S>
 __device__ __forceinline__ void split_finish(const SplitCall& p, const SplitShared<S>& shared, int clusters,
-                                             int r, int g, int rank, float2 gate) {
+                                             int cluster, int place, int r, int g, int rank, float2 gate) {
     using Run = typename S::Run;
-    const int unit = (r * p.op.kv.heads + g) * kSplitHeads + rank, column = threadIdx.x * S::kColumns;
+    const int unit = (place * p.op.kv.heads + g) * kSplitHeads + rank, column = threadIdx.x * S::kColumns;
     float* y = p.op.y.row(r) + int64_t(g * (p.op.heads / p.op.kv.heads) + rank) * S::kWidth + column;
     float* part = p.part + int64_t(unit) * p.clusters * S::kPartFloats;
     const auto finish = [&](const Merged& m) {
@@ -184,7 +185,7 @@ __device__ __forceinline__ void split_finish(const SplitCall& p, const SplitShar
         if (clusters == 1) {
             finish(m);
         } else {
-            float* to = part + blockIdx.x / kSplitCluster * S::kPartFloats;
+            float* to = part + cluster * S::kPartFloats;
             to[4 + column] = m.y.x;
             if (S::kColumns == 2) to[4 + column + 1] = m.y.y;
             if (column == 0) to[0] = m.top, to[1] = m.sum;
@@ -205,27 +206,13 @@ __device__ __forceinline__ void split_finish(const SplitCall& p, const SplitShar
         [&](int i) { return __ldcg(reinterpret_cast<const Run*>(part + i * S::kPartFloats + 4 + column)); }));
 }
 
-// Kernel     attention_splitkv: 168 registers
+// One block's share of a row: cluster `cluster` of those the row has.
 template <class S>
-__global__ void __cluster_dims__(kSplitCluster, 1, 1) __launch_bounds__(S::kThreads, S::kMinBlocks)
-    attention_splitkv(const SplitCall p) {
-    extern __shared__ __align__(128) std::byte split_memory[];
-    let_successor_start();
+__device__ __forceinline__ void split_attend(const SplitCall& p, const SplitShared<S>& shared,
+                                             const SplitRow& s, int cluster, int place, int r, int g,
+                                             int rank, int warp, int lane) {
     const Attention& o = p.op;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = blockIdx.y, r = blockIdx.z;
-    const int rank = blockIdx.x % kSplitCluster, group = o.heads / o.kv.heads;
-    const SplitRow s = SplitRow::find<S>(o, r, lane, p.clusters);
-    if (!s.row.present) {
-        if (blockIdx.x >= group) return;
-        wait_for_predecessor();
-        float* y = o.y.row(r) + int64_t(g * group + blockIdx.x) * S::kWidth;
-        for (int i = threadIdx.x; i < S::kWidth; i += S::kThreads) y[i] = 0;
-        return;
-    }
-    // Clusters without keys leave without waiting: they touch nothing, and a row's first cluster always
-    // waits.
-    if (blockIdx.x >= s.clusters * kSplitCluster) return;
-    const SplitShared<S> shared(split_memory, warp);
+    const int group = o.heads / o.kv.heads;
     [[maybe_unused]] SplitRing<S> ring{};
     if constexpr (S::kMma) {
         const int64_t head_bytes = int64_t(kPageTokens) * S::kRowBytes;
@@ -267,7 +254,31 @@ __global__ void __cluster_dims__(kSplitCluster, 1, 1) __launch_bounds__(S::kThre
     split_send<S>(shared, rank, group);
     cluster_arrive();
     cluster_wait();
-    if (rank < group) split_finish<S>(p, shared, s.clusters, r, g, rank, gate);
+    if (rank < group) split_finish<S>(p, shared, s.clusters, cluster, place, r, g, rank, gate);
+}
+
+// Kernel     attention_splitkv: 168 registers
+template <class S>
+__global__ void __cluster_dims__(kSplitCluster, 1, 1) __launch_bounds__(S::kThreads, S::kMinBlocks)
+    attention_splitkv(const SplitCall p) {
+    extern __shared__ __align__(128) std::byte split_memory[];
+    let_successor_start();
+    const Attention& o = p.op;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = blockIdx.y, r = blockIdx.z;
+    const int rank = blockIdx.x % kSplitCluster, group = o.heads / o.kv.heads;
+    const SplitRow s = SplitRow::find<S>(o, r, lane, p.clusters);
+    if (!s.row.present) {
+        if (blockIdx.x >= group) return;
+        wait_for_predecessor();
+        float* y = o.y.row(r) + int64_t(g * group + blockIdx.x) * S::kWidth;
+        for (int i = threadIdx.x; i < S::kWidth; i += S::kThreads) y[i] = 0;
+        return;
+    }
+    // Clusters without keys leave without waiting: they touch nothing, and a row's first cluster always
+    // waits.
+    if (blockIdx.x >= s.clusters * kSplitCluster) return;
+    split_attend<S>(p, SplitShared<S>(split_memory, warp), s, blockIdx.x / kSplitCluster, r, r, g, rank, warp,
+                    lane);
 }
 
 }  // namespace sparkinfer::cuda

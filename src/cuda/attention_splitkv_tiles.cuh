@@ -120,12 +120,18 @@ struct SplitRow {
         const bool seen = s.mine.present && s.mine.slot == s.row.slot && s.mine.index <= s.row.index;
         s.fresh = __ballot_sync(kWholeWarp, seen);
         s.old_end = __reduce_min_sync(kWholeWarp, seen ? s.mine.index : s.row.index);
-        const int tiles = s.row.index / S::kTile + 1, cluster_tiles = kSplitCluster * S::kWarps;
-        s.clusters = min((tiles + cluster_tiles - 1) / cluster_tiles, most_clusters);
-        const int blocks = s.clusters * kSplitCluster, b = min(int(blockIdx.x), blocks);
-        s.begin = int(int64_t(b) * tiles / blocks);
-        s.end = int(int64_t(min(b + 1, blocks)) * tiles / blocks);
+        s.template share<S>(blockIdx.x, most_clusters);
         return s;
+    }
+    // What block `b` of the row's clusters has to do.
+    template <class S>
+    __device__ __forceinline__ void share(int b, int most_clusters) {
+        const int tiles = row.index / S::kTile + 1, cluster_tiles = kSplitCluster * S::kWarps;
+        clusters = min((tiles + cluster_tiles - 1) / cluster_tiles, most_clusters);
+        const int blocks = clusters * kSplitCluster;
+        b = min(b, blocks);
+        begin = int(int64_t(b) * tiles / blocks);
+        end = int(int64_t(min(b + 1, blocks)) * tiles / blocks);
     }
     // The fresh row that a warp makes the key of: the `n`th whose key this block needs; -1: none.
     template <class S>
