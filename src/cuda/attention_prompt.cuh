@@ -405,7 +405,7 @@ __global__ void __launch_bounds__(S::kThreads, 1) attention_prompt(const PromptC
 #if __CUDA_ARCH__ >= 1000
     if constexpr (S::kThreads == 384) return;  // registers are not shared out there: it would spill
 #endif
-    extern __shared__ __align__(1024) std::byte prompt_memory[];
+    extern __shared__ __align__(128) std::byte prompt_memory[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const PromptShared<S> shared{prompt_memory};
     if (threadIdx.x == 0) {

@@ -193,7 +193,7 @@ __device__ __forceinline__ void plan_prompt(const PromptCall& p) {
     }
 }
 
-// Kernel     attention_append_many: 64 registers, 8192 bytes
+// Kernel     attention_append_many: 64 registers, 8320 bytes
 template <int kWidth, class Stored>
 __global__ void __launch_bounds__(kAppendThreads, 4) attention_append_many(const PromptCall p) {
     constexpr bool kExact = std::is_same_v<Stored, float>;
