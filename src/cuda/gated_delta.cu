@@ -19,7 +19,7 @@ void lower_long(Lowering& l, const DeltaCall& call, int32_t segments) {
     const int32_t rows = call.op.qkv.rows(), side = rows <= 64 ? segments : kFewRows;
     const int32_t longs = std::min(kMostLong, rows / (kMaxVerifyRows + 1));
     const int64_t chunks = rows / kChunkRows + 2 * longs;
-    DeltaChunks p{call, {}, nullptr, nullptr, nullptr};
+    DeltaChunks p{call, {}, nullptr, nullptr, nullptr, nullptr};
     p.plan.counts = l.scratch<int32_t>(2);
     p.plan.rank = l.scratch<int32_t>(rows);
     p.plan.longs = l.scratch<DeltaLong>(longs);
@@ -27,16 +27,18 @@ void lower_long(Lowering& l, const DeltaCall& call, int32_t segments) {
     p.keys = l.scratch<std::byte>(chunks * layer.key_heads * kChunkKeys);
     p.queries = l.scratch<std::byte>(chunks * layer.key_heads * kChunkQueries);
     p.heads = l.scratch<std::byte>(chunks * layer.value_heads * kChunkHead);
+    p.squares = l.scratch<float>(int64_t(rows) * layer.value_heads * 8);
     p.call.rank = p.plan.rank;
     l.add(delta_plan, dim3(1), dim3(256), 0, p, "plan");
     const int32_t step_side = rows <= 64 ? segments : std::min(segments, resident_segments(l.device(), 3, blocks));
     l.add(delta_step<false, 3>, dim3(blocks, step_side), dim3(kDeltaThreads), 0, p.call, "step");
 
-    const bool two = 2 * (ScanShared::kBytes + 1024) <= l.device().shared_sm;
-    const int32_t side_by_side = std::min(longs, resident_segments(l.device(), two ? 2 : 1, blocks));
-    l.add(delta_prepare, dim3(layer.key_heads, int32_t(std::min<int64_t>(chunks, rows / kChunkRows + 8))),
-          dim3(kPrepareThreads), PrepareShared::kBytes, p, "chunks");
+    const int32_t side_by_side = std::min(longs, resident_segments(l.device(), 1, blocks));
+    const int32_t chunks_at_once = int32_t(std::min<int64_t>(chunks, rows / kChunkRows + 8));
+    l.add(delta_prepare, dim3(layer.key_heads, chunks_at_once), dim3(kPrepareThreads), PrepareShared::kBytes, p,
+          "chunks");
     l.add(delta_scan, dim3(blocks, side_by_side), dim3(kScanThreads), ScanShared::kBytes, p, "scan");
+    l.add(delta_norm, dim3(kChunkRows / 8, chunks_at_once), dim3(256), 0, p, "norm");
     l.add(delta_ring, dim3(std::min(segments, side), layer.value_heads), dim3(256), 0, p.call, "ring");
 }
 

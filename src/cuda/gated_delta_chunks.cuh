@@ -48,7 +48,7 @@ constexpr int kChunkQueries = 2 * kChunkPlane;                     // Q [row blo
 constexpr int kChunkTriangle = 10 * 2 * 512;                       // [block (i, j ≤ i)][high, low]
 constexpr int kChunkGates = 2 * kChunkRows * 4;                    // G, β
 constexpr int kChunkHead = 2 * kChunkTriangle + kChunkGates;       // T, P, gates of one value head
-static_assert(kChunkKeys % 64 == 0 && kChunkHead % 64 == 0, "four blocks copy a quarter each");
+static_assert(kChunkKeys % 64 == 0 && kChunkHead % 64 == 0, "blocks of a cluster copy a share each");
 
 struct DeltaChunks {
     DeltaCall call;
@@ -56,6 +56,10 @@ struct DeltaChunks {
     std::byte* keys;     // [chunk][key head] kChunkKeys
     std::byte* queries;  // [chunk][key head] kChunkQueries
     std::byte* heads;    // [chunk][value head] kChunkHead
+    float* squares;      // [row][value head][8] Σo² of 16 columns each
+    __device__ __forceinline__ float* squares_of(int row, int value_head) const {
+        return squares + (int64_t(row) * call.op.state.value_heads + value_head) * 8;
+    }
     __device__ __forceinline__ std::byte* keys_of(int chunk, int key_head) const {
         return keys + (int64_t(chunk) * call.op.state.key_heads + key_head) * kChunkKeys;
     }

@@ -2,17 +2,17 @@
 // Computes   per chunk, S before it:  X = β (v − e^G K S);  V = T X;  O = e^G Q S + P V;
 //            S ← e^{G_last} S + Kᵀ (e^{G_last−G} V);  y = O / sqrt(mean(O²) + eps) · norm ⊙ silu(z)
 // Shapes     as gated_delta_prepare.cuh; S [n_v, 128 (k), 128 (v)] F32|BF16
-// Mapping    a cluster of 4 blocks per (value head, long segments), 32 columns of v each. Warps 0 … 7 carry S
-//            from chunk to chunk: in registers (warp w rows 16·w … + 15), and for the products in shared memory as
-//            two BF16 planes. Warps 8 … 15 follow with O and y, and convolve the next chunk's v. Every product
-//            is three of BF16. The blocks tell each other Σo² of their columns.
-// Memory     K, T and P come as bulk copies that each block makes a quarter of for all four, as soon as the
-//            chunk before is done with theirs. Q comes as fragments. v channels and z once.
+// Mapping    4 blocks per (value head, long segments), 32 columns of v each, two of them a cluster. Warps 0 … 7
+//            carry S from chunk to chunk: in registers (warp w rows 16·w … + 15), and for the products in shared
+//            memory as two BF16 planes. Warps 8 … 15 follow with O, and convolve the next chunk's v. Every
+//            product is three of BF16. y leaves without its norm; delta_norm follows with Σo² of all columns.
+// Memory     K, T and P come as bulk copies that each block makes a half of for both, as soon as the chunk
+//            before is done with theirs. Q comes as fragments. v channels and z once; y again in delta_norm.
 // Order      S in a state is read before anything is written; the ring is delta_ring's, behind this kernel. A
-//            piece of the next chunk is copied when every warp of the cluster has told every block that it has
+//            piece of the next chunk is copied when every warp of the cluster has told both blocks that it has
 //            read the last one.
-// Limits     heads of 128. 512 threads, ≤ 64 registers, 98 KB: two blocks of an H200's multiprocessor, as
-//            not all of its clusters have four multiprocessors to themselves. sm_90+ (clusters).
+// Limits     heads of 128. 512 threads, ≤ 128 registers, 95 KB. Clusters of two, as a GPU has not everywhere
+//            four free multiprocessors side by side. sm_90+ (clusters).
 // Numbers    docs/perf/h200.md
 // Tested     tests/ops/gated_delta_chunks.cpp against float64.
 #pragma once
@@ -25,7 +25,7 @@
 
 namespace sparkinfer::cuda {
 
-constexpr int kScanBlocks = 4;  // of a cluster
+constexpr int kScanBlocks = 4, kScanCluster = 2;  // of a value head; of a cluster
 constexpr int kScanColumns = kDeltaWidth / kScanBlocks;
 constexpr int kScanThreads = 512, kScanHalf = 256;  // of a block; of those that carry S, and of the others
 constexpr int kScanPlane = kChunkRows * kScanColumns * 2;  // BF16 [64, 32]
@@ -35,8 +35,7 @@ struct ScanShared {
     static constexpr int kCellsHigh = 0, kCellsLow = 2 * kScanPlane;  // S
     static constexpr int kX = 4 * kScanPlane;                         // high, low
     static constexpr int kV = 6 * kScanPlane, kDecayed = 8 * kScanPlane;
-    static constexpr int kSquares = 10 * kScanPlane;  // [2][64 rows][4 blocks][2 halves of the columns]
-    static constexpr int kBarriers = kSquares + 2 * kChunkRows * kScanBlocks * 8;
+    static constexpr int kBarriers = 10 * kScanPlane;
     static constexpr int kKeys = kBarriers + 128, kSolved = kKeys + kChunkKeys,
                          kWithin = kSolved + kChunkTriangle, kGates = kWithin + kChunkTriangle;  // [2]
     static constexpr int kBytes = kGates + 2 * kChunkGates;
@@ -44,15 +43,14 @@ struct ScanShared {
 static_assert(ScanShared::kBytes <= 99 << 10);
 // What comes by bulk copies: each has a barrier that says it is here, and one that all blocks have read it.
 enum ScanPiece { kScanKeys, kScanSolved, kScanWithin };
-constexpr int kScanSquares = 6;  // the first of two barriers behind those
 
-// A quarter of the bytes, to the same place of every block of the cluster; completes on each one's barrier.
+// A share of the bytes, to the same place of every block of the cluster; completes on each one's barrier.
 __device__ __forceinline__ void scan_share(uint32_t to, const std::byte* from, int bytes, int rank, uint32_t barrier) {
-    const int quarter = bytes / kScanBlocks;
+    const int share = bytes / kScanCluster;
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0],[%1],%2,[%3],%4;" ::"r"(
-            to + uint32_t(rank * quarter)),
-        "l"(from + rank * quarter), "r"(quarter), "r"(barrier), "h"(uint16_t((1 << kScanBlocks) - 1))
+            to + uint32_t(rank * share)),
+        "l"(from + rank * share), "r"(share), "r"(barrier), "h"(uint16_t((1 << kScanCluster) - 1))
         : "memory");
 }
 __device__ __forceinline__ void scan_arrive(const uint64_t* barrier, int rank) {
@@ -108,7 +106,8 @@ struct ScanThread {
     const GatedDelta& o;
     std::byte* shared;
     uint32_t base;  // its address
-    int head, rank, warp, lane;  // warp 0 … 7 of its half
+    int head, part;        // part of the head's columns
+    int rank, warp, lane;  // of the cluster; warp 0 … 7 of its half
     int turn;                    // chunks of this cluster before the current one
     const Segment* segment;
     int first_row, rows, saves;  // the segment's
@@ -117,6 +116,7 @@ struct ScanThread {
         : p(chunks), o(chunks.call.op), shared(memory), turn(0) {
         base = shared_address(memory);
         head = blockIdx.x / kScanBlocks;
+        part = blockIdx.x % kScanBlocks;
         rank = cluster_rank();
         warp = threadIdx.x / 32 % 8;
         lane = threadIdx.x % 32;
@@ -129,14 +129,14 @@ struct ScanThread {
         return reinterpret_cast<uint64_t*>(shared + ScanShared::kBarriers) + i;
     }
     __device__ __forceinline__ void init_barriers() const {
-        for (int i = 0; i < 8; ++i) barrier_init(barrier(i), i >= 3 && i < kScanSquares ? 8 * kScanBlocks : 1);
+        for (int i = 0; i < 6; ++i) barrier_init(barrier(i), i < 3 ? 1 : 8 * kScanCluster);
         barrier_init_fence();
     }
     __device__ __forceinline__ void wait_for(ScanPiece piece) const { barrier_wait(barrier(piece), uint32_t(turn) & 1); }
     // The warp, one of 8, has read the piece.
     __device__ __forceinline__ void done_with(ScanPiece piece) const {
         __syncwarp();
-        if (lane < kScanBlocks) scan_arrive(barrier(3 + piece), lane);
+        if (lane < kScanCluster) scan_arrive(barrier(3 + piece), lane);
     }
     // One thread: the piece of `chunk`, which will be turn `when`.
     __device__ __forceinline__ void fetch(ScanPiece piece, int chunk, int when) const {
@@ -190,7 +190,7 @@ struct ScanCarrier : ScanThread {
     template <class Cell>
     __device__ __forceinline__ Cell* cells(int slot, int half) const {
         return reinterpret_cast<Cell*>(DeltaState(p.call, slot).s) +
-               (int64_t(head) * kDeltaWidth + cell_row(half)) * kDeltaWidth + rank * kScanColumns + lane % 4 * 2;
+               (int64_t(head) * kDeltaWidth + cell_row(half)) * kDeltaWidth + part * kScanColumns + lane % 4 * 2;
     }
     __device__ __forceinline__ void load_cells() {
         const int slot = segment->state_in;
@@ -237,7 +237,7 @@ struct ScanCarrier : ScanThread {
 #pragma unroll
                 for (int n = 0; n < 4; ++n) {
                     const float2 d = __ldcg(reinterpret_cast<const float2*>(
-                        in.log_d + entry * kDeltaWidth + rank * kScanColumns + n * 8 + lane % 4 * 2));
+                        in.log_d + entry * kDeltaWidth + part * kScanColumns + n * 8 + lane % 4 * 2));
                     float(&c)[4] = cell[n];
                     c[half * 2] = __fmaf_rn(k, d.x, __fmul_rn(keep, c[half * 2]));
                     c[half * 2 + 1] = __fmaf_rn(k, d.y, __fmul_rn(keep, c[half * 2 + 1]));
@@ -263,7 +263,7 @@ struct ScanCarrier : ScanThread {
     __device__ __forceinline__ void save_columns(int slot, int row) const;
     __device__ __forceinline__ void save(const float (&v)[2][4], const DeltaChunk& chunk) const;
     __device__ __forceinline__ void save_end(const DeltaChunk& chunk) const;
-    __device__ __forceinline__ void run(const DeltaLong& part);
+    __device__ __forceinline__ void run(const DeltaLong& along);
 };
 
 // v, where it lies, becomes X: rows of block warp % 4, 16 columns.
@@ -399,17 +399,17 @@ __device__ __forceinline__ void ScanCarrier::save_end(const DeltaChunk& chunk) c
             store_cells<0, 4>(cell, o.step.saves()[i].state);
 }
 
-__device__ __forceinline__ void ScanCarrier::run(const DeltaLong& part) {
+__device__ __forceinline__ void ScanCarrier::run(const DeltaLong& along) {
     const bool copier = threadIdx.x == 0;
-    if (copier) fetch(kScanKeys, part.first_chunk, turn);
+    if (copier) fetch(kScanKeys, along.first_chunk, turn);
     load_cells();
     fold(segment->state_in < 0 ? 0 : delta_accepted(o, *segment));
     share_cells();
     scan_meet();
     scan_tell(kScanCells);
 #pragma unroll 1
-    for (int c = 0; c < part.chunks; ++c, ++turn) {
-        const DeltaChunk chunk = delta_chunk(part, c, rows);
+    for (int c = 0; c < along.chunks; ++c, ++turn) {
+        const DeltaChunk chunk = delta_chunk(along, c, rows);
         make_x();
         scan_meet();
         float v[2][4];
@@ -424,11 +424,11 @@ __device__ __forceinline__ void ScanCarrier::run(const DeltaLong& part) {
         update<0, 4>(cell, chunk.rows - 1);
         done_with(kScanKeys);
         scan_await(kScanCellsRead);
-        if (c + 1 < part.chunks) {
+        if (c + 1 < along.chunks) {
             share_cells();
             scan_meet();
             scan_tell(kScanCells);
-            if (copier) fetch(kScanKeys, part.first_chunk + c + 1, turn + 1);
+            if (copier) fetch(kScanKeys, along.first_chunk + c + 1, turn + 1);
         }
         if (saves > 0) save_end(chunk);
     }
@@ -444,10 +444,10 @@ struct ScanReader : ScanThread {
     __device__ __forceinline__ int row_block() const { return warp % 4; }
     __device__ __forceinline__ int row(int half) const { return row_block() * 16 + half * 8 + lane / 4; }
     __device__ __forceinline__ int column() const {  // of y
-        return head * kDeltaWidth + rank * kScanColumns + side() * 16 + lane % 4 * 2;
+        return head * kDeltaWidth + part * kScanColumns + side() * 16 + lane % 4 * 2;
     }
     __device__ __forceinline__ int channel() const {  // of qkv: v of column `lane`
-        return (2 * o.state.key_heads + head) * kDeltaWidth + rank * kScanColumns + lane;
+        return (2 * o.state.key_heads + head) * kDeltaWidth + part * kScanColumns + lane;
     }
     // A warp 8 rows, a lane a column.
     __device__ __forceinline__ void load_values(const DeltaChunk& chunk) {
@@ -479,26 +479,25 @@ struct ScanReader : ScanThread {
     __device__ __forceinline__ const uint4* queries(int chunk) const {
         return reinterpret_cast<const uint4*>(p.queries_of(chunk, key_head())) + row_block() * 8 * 64 + lane;
     }
-    __device__ __forceinline__ void read_cells(uint4 (&q)[4], const uint4* from);
+    __device__ __forceinline__ void read_cells(uint4 (&q)[8], const uint4* from);
     __device__ __forceinline__ void add_change();
-    __device__ __forceinline__ void send_squares() const;
-    __device__ __forceinline__ void apply_gate(const float2 (&z)[2][2]);
-    __device__ __forceinline__ void finish(const DeltaChunk& chunk, int when) const;
-    __device__ __forceinline__ void run(const DeltaLong& part);
+    __device__ __forceinline__ void put_squares(const DeltaChunk& chunk) const;
+    __device__ __forceinline__ void put_out(const float2 (&z)[2][2], const DeltaChunk& chunk) const;
+    __device__ __forceinline__ void run(const DeltaLong& along);
 };
 
-// Q·S. q: the first quarter of Q's fragments.
-__device__ __forceinline__ void ScanReader::read_cells(uint4 (&q)[4], const uint4* from) {
+// Q·S. q: the first half of Q's fragments.
+__device__ __forceinline__ void ScanReader::read_cells(uint4 (&q)[8], const uint4* from) {
     scan_clear(out);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-        const int at = k % 2 * 2;
+        const int at = k % 4 * 2;
         const uint32_t high[4] = {q[at].x, q[at].y, q[at].z, q[at].w};
         const uint32_t low[4] = {q[at + 1].x, q[at + 1].y, q[at + 1].z, q[at + 1].w};
         read_step(out, k, high, low);
-        if (k >= 6) continue;
-        q[at] = __ldcg(from + (k + 2) * 64);
-        q[at + 1] = __ldcg(from + (k + 2) * 64 + 32);
+        if (k >= 4) continue;
+        q[at] = __ldcg(from + (k + 4) * 64);
+        q[at + 1] = __ldcg(from + (k + 4) * 64 + 32);
     }
 }
 // O = e^G Q S + P V
@@ -520,11 +519,8 @@ __device__ __forceinline__ void ScanReader::add_change() {
         scan_multiply(out[0], out[1], high, low, b, b_low);
     }
 }
-// Σo² of the warp's columns to all blocks.
-__device__ __forceinline__ void ScanReader::send_squares() const {
-    uint64_t* sent = barrier(kScanSquares + turn % 2);
-    if (threadIdx.x == kScanHalf) barrier_expect(sent, kChunkRows * kScanBlocks * 8);
-    float* squares = reinterpret_cast<float*>(shared + ScanShared::kSquares) + turn % 2 * kChunkRows * kScanBlocks * 2;
+// Σo² of the warp's columns.
+__device__ __forceinline__ void ScanReader::put_squares(const DeltaChunk& chunk) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         float sum = 0;
@@ -534,62 +530,50 @@ __device__ __forceinline__ void ScanReader::send_squares() const {
             for (int e = 0; e < 2; ++e) sum = fmaf(out[n][half * 2 + e], out[n][half * 2 + e], sum);
         sum += __shfl_xor_sync(kWholeWarp, sum, 1);
         sum += __shfl_xor_sync(kWholeWarp, sum, 2);
-        store_remote(squares + (row(half) * kScanBlocks + rank) * 2 + side(), sum, sent, lane % 4);
+        if (lane % 4 == 0 && row(half) < chunk.rows)
+            p.squares_of(first_row + chunk.before + row(half), head)[part * 2 + side()] = sum;
     }
 }
-__device__ __forceinline__ void ScanReader::apply_gate(const float2 (&z)[2][2]) {
+// y without its norm.
+__device__ __forceinline__ void ScanReader::put_out(const float2 (&z)[2][2], const DeltaChunk& chunk) const {
     const float* norm = static_cast<const float*>(o.norm.data) + column() % kDeltaWidth;
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
-        const float2 gain = __ldg(reinterpret_cast<const float2*>(norm + n * 8));
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            out[n][half * 2] *= fast_silu(z[half][n].x) * gain.x;
-            out[n][half * 2 + 1] *= fast_silu(z[half][n].y) * gain.y;
-        }
-    }
-}
-// y of a chunk, once the other blocks' Σo² are here.
-__device__ __forceinline__ void ScanReader::finish(const DeltaChunk& chunk, int when) const {
-    // As what comes by bulk copies: shared memory has no stale copies that a wider scope would drop.
-    barrier_wait(barrier(kScanSquares + when % 2), uint32_t(when / 2) & 1);
-    const float4* squares = reinterpret_cast<const float4*>(shared + ScanShared::kSquares) + when % 2 * kChunkRows * 2;
-#pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const float4 s = squares[row(half) * 2], t = squares[row(half) * 2 + 1];
-        const float sum = ((s.x + s.y) + (s.z + s.w)) + ((t.x + t.y) + (t.z + t.w));
-        const float scale = rsqrtf(sum / kDeltaWidth + o.eps);
         if (row(half) >= chunk.rows) continue;
         float* y = o.y.row(first_row + chunk.before + row(half)) + column();
 #pragma unroll
-        for (int n = 0; n < 2; ++n)
-            *reinterpret_cast<float2*>(y + n * 8) = make_float2(out[n][half * 2] * scale, out[n][half * 2 + 1] * scale);
+        for (int n = 0; n < 2; ++n) {
+            const float2 gain = __ldg(reinterpret_cast<const float2*>(norm + n * 8));
+            *reinterpret_cast<float2*>(y + n * 8) =
+                make_float2(out[n][half * 2] * (fast_silu(z[half][n].x) * gain.x),
+                            out[n][half * 2 + 1] * (fast_silu(z[half][n].y) * gain.y));
+        }
     }
     __syncwarp();
 }
 
-__device__ __forceinline__ void ScanReader::run(const DeltaLong& part) {
+__device__ __forceinline__ void ScanReader::run(const DeltaLong& along) {
     const bool copier = threadIdx.x == kScanHalf;
     if (copier) {
-        fetch(kScanSolved, part.first_chunk, turn);
-        fetch(kScanWithin, part.first_chunk, turn);
+        fetch(kScanSolved, along.first_chunk, turn);
+        fetch(kScanWithin, along.first_chunk, turn);
     }
-    load_values(delta_chunk(part, 0, rows));
+    load_values(delta_chunk(along, 0, rows));
     store_values();
     scan_tell(kScanValues);
 #pragma unroll 1
-    for (int c = 0; c < part.chunks; ++c, ++turn) {
-        const int index = part.first_chunk + c;
-        const bool more = c + 1 < part.chunks;
-        const DeltaChunk chunk = delta_chunk(part, c, rows);
+    for (int c = 0; c < along.chunks; ++c, ++turn) {
+        const int index = along.first_chunk + c;
+        const bool more = c + 1 < along.chunks;
+        const DeltaChunk chunk = delta_chunk(along, c, rows);
         const uint4* from = queries(index);
-        uint4 q[4];
+        uint4 q[8];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) q[i] = __ldcg(from + i * 32);
+        for (int i = 0; i < 8; ++i) q[i] = __ldcg(from + i * 32);
         scan_await(kScanCells);
         read_cells(q, from);
         scan_tell(kScanCellsRead);
-        if (more) load_values(delta_chunk(part, c + 1, rows));
+        if (more) load_values(delta_chunk(along, c + 1, rows));
         float2 z[2][2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -608,13 +592,12 @@ __device__ __forceinline__ void ScanReader::run(const DeltaLong& part) {
         add_change();
         done_with(kScanWithin);
         if (more) scan_tell(kScanChangeRead);
-        send_squares();
-        apply_gate(z);
         if (copier && more) {
             fetch(kScanSolved, index + 1, turn + 1);
             fetch(kScanWithin, index + 1, turn + 1);
         }
-        finish(chunk, turn);
+        put_squares(chunk);
+        put_out(z, chunk);
     }
 }
 
@@ -623,18 +606,18 @@ __device__ __forceinline__ void scan_all(const DeltaChunks& p, std::byte* shared
     Thread me(p, shared);
 #pragma unroll 1
     for (int i = blockIdx.y; i < p.plan.counts[1]; i += gridDim.y) {
-        const DeltaLong part = p.plan.longs[i];
-        me.segment = p.call.op.step.segments() + part.segment;
+        const DeltaLong along = p.plan.longs[i];
+        me.segment = p.call.op.step.segments() + along.segment;
         me.first_row = me.segment->first_row;
         me.rows = me.segment->rows;
         me.saves = me.segment->saves;
-        me.run(part);
+        me.run(along);
         named_barrier(kScanCarry + 8, kScanThreads);
     }
 }
 
-// Kernel     delta_scan: 64 registers
-__global__ void __cluster_dims__(kScanBlocks, 1, 1) __launch_bounds__(kScanThreads, 2)
+// Kernel     delta_scan: 128 registers
+__global__ void __cluster_dims__(kScanCluster, 1, 1) __launch_bounds__(kScanThreads, 1)
     delta_scan(const __grid_constant__ DeltaChunks p) {
     extern __shared__ __align__(128) std::byte shared[];
     if (threadIdx.x == 0) ScanThread(p, shared).init_barriers();
@@ -649,6 +632,31 @@ __global__ void __cluster_dims__(kScanBlocks, 1, 1) __launch_bounds__(kScanThrea
     __syncwarp();
     cluster_arrive();  // the others' arrivals come into this block's shared memory
     cluster_wait();
+}
+
+// Behind delta_scan: y / sqrt(mean(O²) + eps). A block 8 rows of a chunk, a warp a row.
+// Kernel     delta_norm: 32 registers
+__global__ void __launch_bounds__(256) delta_norm(const __grid_constant__ DeltaChunks p) {
+    wait_for_predecessor();
+    const GatedDelta& o = p.call.op;
+    const int lane = threadIdx.x % 32, chunks = p.plan.counts[0];
+    for (int index = blockIdx.y; index < chunks; index += gridDim.y) {
+        const DeltaChunk chunk = p.plan.chunks[index];
+        const int row = blockIdx.x * 8 + threadIdx.x / 32;
+        if (row >= chunk.rows) continue;
+        const int t = o.step.segments()[chunk.segment].first_row + chunk.before + row;
+        float4* y = reinterpret_cast<float4*>(o.y.row(t)) + lane;
+#pragma unroll 4
+        for (int head = 0; head < o.state.value_heads; ++head) {
+            const float4* squares = reinterpret_cast<const float4*>(p.squares_of(t, head));
+            const float4 a = __ldcg(squares), b = __ldcg(squares + 1);
+            float4 v = __ldcg(y + head * (kDeltaWidth / 4));
+            const float sum = ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w));
+            const float scale = rsqrtf(sum / kDeltaWidth + o.eps);
+            v.x *= scale, v.y *= scale, v.z *= scale, v.w *= scale;
+            y[head * (kDeltaWidth / 4)] = v;
+        }
+    }
 }
 
 }  // namespace sparkinfer::cuda
