@@ -166,6 +166,7 @@ ExpertOrder add_order(Lowering& l, const Routed& routed, int32_t pairs, int32_t 
     CHECK(experts <= kOrderThreads, "{} experts, at most {} can be ordered", experts, kOrderThreads);
     ExpertOrder o{};
     const int32_t used = std::min(pairs, experts);  // experts that have pairs at all
+    o.pairs = pairs;
     o.places = pairs + used * (kPackRows - 1);
     o.most_tiles = used + pairs / tile_rows;
     o.tile_rows = tile_rows;

@@ -36,7 +36,7 @@ struct ExpertOrder {
     int32_t* pair;   // [places] -1: nothing lies there
     int4* tile;       // {expert, first place, pairs, 0}: at most tile_rows places of one expert
     int32_t* tiles;  // how many there are
-    int32_t places, most_tiles, tile_rows;
+    int32_t pairs, places, most_tiles, tile_rows;
 };
 
 }  // namespace sparkinfer::cuda

@@ -122,6 +122,17 @@ void launch_wgmma(Lowering& l, SlabGemm& p, std::span<const Weight* const> weigh
     return launch_wgmma<F, kHalves, kRaggedTokens>(l, p, weights);
 }
 
+// The height of tiles that leaves the fewest multiprocessors idle in the last wave, as far as the expected number of
+// experts with rows tells.
+int32_t expert_halves(const SlabGemm& p, const Weight& w, int32_t sms) {
+    const double used = w.experts * (1 - std::exp(-double(p.order.pairs) / w.experts));
+    const auto cost = [&](int32_t halves) {
+        const double tiles = used * ((p.part[0].slabs + 8 * halves - 1) / (8 * halves));
+        return halves * std::ceil(tiles / (sms * (p.order.tile_rows <= 32 ? 2 : 1)));
+    };
+    return p.order.tile_rows > 64 || cost(2) <= cost(1) ? 2 : 1;
+}
+
 template <SlabKind F>
 void launch(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights) {
     const bool experts = p.order.tile_rows > 0;
@@ -130,7 +141,11 @@ void launch(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights) {
         if ((experts ? p.order.tile_rows : p.rows) <= 64) return launch_mma<F, 64>(l, p, weights);
         return launch_mma<F, 128>(l, p, weights);
     }
-    if (experts) return launch_wgmma<F, 2>(l, p, weights, p.order.tile_rows);
+    if (experts) {
+        if (expert_halves(p, *weights[0], l.device().sms) == 2)
+            return launch_wgmma<F, 2>(l, p, weights, p.order.tile_rows);
+        return launch_wgmma<F, 1>(l, p, weights, p.order.tile_rows);
+    }
     const Tiling t = choose_tiling(p, l.device().sms);
     p.token_rows = t.token_rows, p.token_tiles = t.token_tiles, p.splits = t.splits;
     if (t.halves == 2)

@@ -18,6 +18,7 @@
 namespace sparkinfer::cuda {
 
 constexpr int kGemmThreads = 384, kGemmRowSets = 4, kMostGemmStages = 16;
+constexpr int kHeadStart = 3000;  // cycles
 
 // Shared memory of a block, from a multiple of 1024 bytes on.
 template <SlabKind F, int kHalves, int kTokens>
@@ -82,6 +83,8 @@ struct GemmBlock {
                                              int group, int warp, int lane);
     __device__ __forceinline__ bool merge(float (&sum)[kHalves][kTokens / 2], const GemmTile& t, int group,
                                           int thread);
+    __device__ __forceinline__ void finish_half(const float (&sum)[kHalves][kTokens / 2], const GemmTile& t,
+                                                int group, int warp, int lane);
     template <bool kGlu>
     __device__ __forceinline__ void finish(const float (&sum)[kHalves][kTokens / 2], const HalfScales (&by)[kHalves],
                                            const GemmTile& t, int group, int warp, int lane);
@@ -215,7 +218,6 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::finish(const flo
     const int* pair = pairs(row_set);
     float* staged = reinterpret_cast<float*>(shared + L::kStagedAt) + group * staged_floats(kSome, 64 * kHalves);
     float* own = staged + c * (kWidth + 4) + warp * kEach + g;
-    const bool by_token = to.mode != SlabMode::half;
     float undo[kHalves][2];
 #pragma unroll
     for (int half = 0; half < kHalves; ++half)
@@ -227,8 +229,7 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::finish(const flo
         named_barrier(1 + group, 128);
 #pragma unroll
         for (int i = 0; i < kSome; i += 8) {
-            float2 f = *reinterpret_cast<const float2*>(factor + first + i + c);
-            if (!by_token) f = make_float2(1, 1);
+            const float2 f = *reinterpret_cast<const float2*>(factor + first + i + c);
 #pragma unroll
             for (int half = 0; half < kHalves; ++half)
 #pragma unroll
@@ -246,6 +247,49 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::finish(const flo
         named_barrier(1 + group, 128);
         store_staged<kSome, kWidth, 128>(staged, to, t.first + first, t.count - first, pair + first,
                                          warp * 32 + lane);
+    }
+}
+
+__device__ __forceinline__ void store_matrices(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(shared_address(to)),
+                 "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
+// The same for SlabMode::half: [token][64 · kHalves] FP16 in shared memory, 16 bytes behind each token.
+template <SlabKind F, int kHalves, int kTokens>
+__device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::finish_half(const float (&sum)[kHalves][kTokens / 2],
+                                                                            const GemmTile& t, int group, int warp,
+                                                                            int lane) {
+    constexpr int kWidth = 64 * kHalves, kPitch = kWidth + 8, kAcross = kWidth / 8, kSome = L::kStagedTokens;
+    const int slab = t.slab + group * kHalves * 4, live = (p.part[t.part].slabs - slab) * 16;
+    const int64_t stride = p.part[t.part].y_stride;
+    const float undo = power_of_two(-p.half_power);
+    __half* y = reinterpret_cast<__half*>(p.part[t.part].y) + int64_t(t.first) * stride + slab * 16;
+    __half* staged = reinterpret_cast<__half*>(shared + L::kStagedAt) + group * kSome * kPitch;
+    __half* own = staged + ((lane & 7) + ((lane >> 4) << 3)) * kPitch + warp * 16 + (lane >> 3 & 1) * 8;
+    const int thread = warp * 32 + lane, column = thread % kAcross * 8;
+#pragma unroll
+    for (int first = 0; first < kTokens; first += kSome) {
+        if (first >= t.count) break;
+        named_barrier(1 + group, 128);
+#pragma unroll
+        for (int i = 0; i < kSome; i += 16)
+#pragma unroll
+            for (int half = 0; half < kHalves; ++half) {
+                const float* v = sum[half] + (first + i) / 2;
+                store_matrices(own + i * kPitch + half * 64, half2_of(v[0] * undo, v[1] * undo),
+                               half2_of(v[2] * undo, v[3] * undo), half2_of(v[4] * undo, v[5] * undo),
+                               half2_of(v[6] * undo, v[7] * undo));
+            }
+        named_barrier(1 + group, 128);
+#pragma unroll
+        for (int i = 0; i < kSome * kAcross / 128; ++i) {
+            const int k = thread / kAcross + i * (128 / kAcross);
+            if (first + k < t.count && column < live)
+                *reinterpret_cast<uint4*>(y + (first + k) * stride + column) =
+                    *reinterpret_cast<const uint4*>(staged + k * kPitch + column);
+        }
     }
 }
 
@@ -279,6 +323,11 @@ __global__ void __launch_bounds__(kGemmThreads, (GemmLayout<F, kHalves, kTokens>
     else
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int group = warp / 4 - 1;
+    // One group begins later, and stays behind: while one puts its results out, the other has the tensor cores.
+    if constexpr (kTokens == kRaggedTokens)
+        if (group == 1)
+            for (const int64_t start = clock64(); clock64() - start < kHeadStart;) {
+            }
 #pragma unroll 1
     for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
         const GemmTile t = gemm_tile<kSlabs>(p, i);
@@ -297,7 +346,9 @@ __global__ void __launch_bounds__(kGemmThreads, (GemmLayout<F, kHalves, kTokens>
                 block.row_set = (block.row_set + 1) % kGemmRowSets;
                 continue;
             }
-        if (p.mode == SlabMode::glu)
+        if (p.mode == SlabMode::half)
+            block.finish_half(sum, t, group, warp % 4, lane);
+        else if (p.mode == SlabMode::glu)
             block.template finish<true>(sum, by, t, group, warp % 4, lane);
         else
             block.template finish<false>(sum, by, t, group, warp % 4, lane);
