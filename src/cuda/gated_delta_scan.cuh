@@ -2,30 +2,24 @@
 // Computes   per chunk, S before it:  X = β (v − e^G K S);  V = T X;  O = e^G Q S + P V;
 //            S ← e^{G_last} S + Kᵀ (e^{G_last−G} V);  y = O / sqrt(mean(O²) + eps) · norm ⊙ silu(z)
 // Shapes     as gated_delta_prepare.cuh; S [n_v, 128 (k), 128 (v)] F32|BF16
-// Mapping    4 blocks per (value head, long segments), 32 columns of v each, two of them a cluster. Warps 0 … 7
-//            carry S from chunk to chunk: in registers (warp w rows 16·w … + 15), and for the products in shared
+// Mapping    4 blocks per (value head, long segments), 32 columns of v each. Warps 0 … 7 carry S from chunk to chunk: in registers (warp w rows 16·w … + 15), and for the products in shared
 //            memory as two BF16 planes. Warps 8 … 15 follow with O, and convolve the next chunk's v. Every
 //            product is three of BF16. y leaves without its norm; delta_norm follows with Σo² of all columns.
-// Memory     K, T and P come as bulk copies that each block makes a half of for both, as soon as the chunk
-//            before is done with theirs. Q comes as fragments. v channels and z once; y again in delta_norm.
-// Order      S in a state is read before anything is written; the ring is delta_ring's, behind this kernel. A
-//            piece of the next chunk is copied when every warp of the cluster has told both blocks that it has
-//            read the last one.
-// Limits     heads of 128. 512 threads, ≤ 128 registers, 95 KB. Clusters of two, as a GPU has not everywhere
-//            four free multiprocessors side by side. sm_90+ (clusters).
+// Memory     K, T and P come as bulk copies, as soon as the chunk before is done with theirs. Q comes as fragments. v channels and z once; y again in delta_norm.
+// Order      S in a state is read before anything is written; the ring is delta_ring's, behind this kernel.
+// Limits     heads of 128. 512 threads, ≤ 128 registers, 95 KB. sm_90+.
 // Numbers    docs/perf/h200.md
 // Tested     tests/ops/gated_delta_chunks.cpp against float64.
 #pragma once
 #include "core/half.h"
 #include "cuda/gated_delta_chunks.cuh"
 #include "cuda/lib/copy.cuh"
-#include "cuda/lib/exchange.cuh"
 #include "cuda/lib/math.cuh"
 #include "cuda/lib/mma_bf16.cuh"
 
 namespace sparkinfer::cuda {
 
-constexpr int kScanBlocks = 4, kScanCluster = 2;  // of a value head; of a cluster
+constexpr int kScanBlocks = 4;  // of a value head
 constexpr int kScanColumns = kDeltaWidth / kScanBlocks;
 constexpr int kScanThreads = 512, kScanHalf = 256;  // of a block; of those that carry S, and of the others
 constexpr int kScanPlane = kChunkRows * kScanColumns * 2;  // BF16 [64, 32]
@@ -41,22 +35,9 @@ struct ScanShared {
     static constexpr int kBytes = kGates + 2 * kChunkGates;
 };
 static_assert(ScanShared::kBytes <= 99 << 10);
-// What comes by bulk copies: each has a barrier that says it is here, and one that all blocks have read it.
+// What comes by bulk copies: each has a barrier that says it is here, and one that all who read it have.
 enum ScanPiece { kScanKeys, kScanSolved, kScanWithin };
 
-// A share of the bytes, to the same place of every block of the cluster; completes on each one's barrier.
-__device__ __forceinline__ void scan_share(uint32_t to, const std::byte* from, int bytes, int rank, uint32_t barrier) {
-    const int share = bytes / kScanCluster;
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0],[%1],%2,[%3],%4;" ::"r"(
-            to + uint32_t(rank * share)),
-        "l"(from + rank * share), "r"(share), "r"(barrier), "h"(uint16_t((1 << kScanCluster) - 1))
-        : "memory");
-}
-__device__ __forceinline__ void scan_arrive(const uint64_t* barrier, int rank) {
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _,[%0];" ::"r"(peer_address(shared_address(barrier), rank))
-                 : "memory");
-}
 // Barriers of the block. Those that carry S meet at kScanCarry; at each other one half waits and the other
 // goes on.
 enum ScanMeeting {
@@ -107,8 +88,8 @@ struct ScanThread {
     std::byte* shared;
     uint32_t base;  // its address
     int head, part;        // part of the head's columns
-    int rank, warp, lane;  // of the cluster; warp 0 … 7 of its half
-    int turn;                    // chunks of this cluster before the current one
+    int warp, lane;  // warp 0 … 7 of its half
+    int turn;        // chunks of this block before the current one
     const Segment* segment;
     int first_row, rows, saves;  // the segment's
 
@@ -117,7 +98,6 @@ struct ScanThread {
         base = shared_address(memory);
         head = blockIdx.x / kScanBlocks;
         part = blockIdx.x % kScanBlocks;
-        rank = cluster_rank();
         warp = threadIdx.x / 32 % 8;
         lane = threadIdx.x % 32;
     }
@@ -129,31 +109,31 @@ struct ScanThread {
         return reinterpret_cast<uint64_t*>(shared + ScanShared::kBarriers) + i;
     }
     __device__ __forceinline__ void init_barriers() const {
-        for (int i = 0; i < 6; ++i) barrier_init(barrier(i), i < 3 ? 1 : 8 * kScanCluster);
+        for (int i = 0; i < 6; ++i) barrier_init(barrier(i), i < 3 ? 1 : 8);
         barrier_init_fence();
     }
     __device__ __forceinline__ void wait_for(ScanPiece piece) const { barrier_wait(barrier(piece), uint32_t(turn) & 1); }
     // The warp, one of 8, has read the piece.
     __device__ __forceinline__ void done_with(ScanPiece piece) const {
         __syncwarp();
-        if (lane < kScanCluster) scan_arrive(barrier(3 + piece), lane);
+        if (lane == 0) barrier_arrive(barrier(3 + piece));
     }
     // One thread: the piece of `chunk`, which will be turn `when`.
     __device__ __forceinline__ void fetch(ScanPiece piece, int chunk, int when) const {
         if (when > 0) barrier_wait_alone(barrier(3 + piece), uint32_t(when - 1) & 1);
-        const uint32_t b = shared_address(barrier(piece));
+        uint64_t* arrived = barrier(piece);
         const std::byte* of_head = p.head_of(chunk, head);
         if (piece == kScanKeys) {
-            barrier_expect(barrier(piece), kChunkKeys);
-            scan_share(base + ScanShared::kKeys, p.keys_of(chunk, key_head()), kChunkKeys, rank, b);
+            barrier_expect(arrived, kChunkKeys);
+            bulk_copy_kept(shared + ScanShared::kKeys, p.keys_of(chunk, key_head()), kChunkKeys, arrived);
         } else if (piece == kScanSolved) {
-            barrier_expect(barrier(piece), kChunkTriangle + kChunkGates);
-            scan_share(base + ScanShared::kSolved, of_head, kChunkTriangle, rank, b);
-            scan_share(base + uint32_t(ScanShared::kGates + when % 2 * kChunkGates), of_head + 2 * kChunkTriangle,
-                       kChunkGates, rank, b);
+            barrier_expect(arrived, kChunkTriangle + kChunkGates);
+            bulk_copy_kept(shared + ScanShared::kSolved, of_head, kChunkTriangle, arrived);
+            bulk_copy_kept(shared + ScanShared::kGates + when % 2 * kChunkGates, of_head + 2 * kChunkTriangle,
+                           kChunkGates, arrived);
         } else {
-            barrier_expect(barrier(piece), kChunkTriangle);
-            scan_share(base + ScanShared::kWithin, of_head + kChunkTriangle, kChunkTriangle, rank, b);
+            barrier_expect(arrived, kChunkTriangle);
+            bulk_copy_kept(shared + ScanShared::kWithin, of_head + kChunkTriangle, kChunkTriangle, arrived);
         }
     }
     __device__ __forceinline__ const float* gates() const {
@@ -617,21 +597,16 @@ __device__ __forceinline__ void scan_all(const DeltaChunks& p, std::byte* shared
 }
 
 // Kernel     delta_scan: 128 registers
-__global__ void __cluster_dims__(kScanCluster, 1, 1) __launch_bounds__(kScanThreads, 1)
+__global__ void __launch_bounds__(kScanThreads, 1)
     delta_scan(const __grid_constant__ DeltaChunks p) {
     extern __shared__ __align__(128) std::byte shared[];
     if (threadIdx.x == 0) ScanThread(p, shared).init_barriers();
     __syncthreads();
-    cluster_arrive_initialised();
     wait_for_predecessor();
-    cluster_wait();
     if (threadIdx.x < kScanHalf)
         scan_all<ScanCarrier>(p, shared);
     else
         scan_all<ScanReader>(p, shared);
-    __syncwarp();
-    cluster_arrive();  // the others' arrivals come into this block's shared memory
-    cluster_wait();
 }
 
 // Behind delta_scan: y / sqrt(mean(O²) + eps). A block 8 rows of a chunk, a warp a row.
