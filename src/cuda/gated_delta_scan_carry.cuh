@@ -1,7 +1,6 @@
 // gated_delta_scan_carry.cuh — the half of a block of delta_scan that carries S from chunk to chunk.
-// Computes   X = β (v − e^G K S);  V = T X;  S ← e^{G_last} S + Kᵀ (e^{G_last−G} V); the states that saves
-// ask
-//            for, inside a chunk too: what its rows up to there leave
+// Computes   X = β (v − e^G K S);  V = T X;  S ← e^{G_last} S + Kᵀ (e^{G_last−G} V);  the states that
+//            saves ask for, inside a chunk too: what its rows up to there leave
 // Shapes     as gated_delta_scan.cuh
 // Mapping    S in registers: warp w rows 16·w … + 15, all 32 columns. X, V: warp w rows of block w % 4, half
 //            of the columns.
