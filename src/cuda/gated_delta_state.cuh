@@ -5,7 +5,7 @@
 //            channels.
 // Memory     up to 11 columns of `channels` floats per state that is written.
 // Limits     4 taps, n_v ≤ 256. sm_80+.
-// Numbers    not measured yet
+// Numbers    docs/perf/h200.md
 // Tested     tests/ops/gated_delta.cpp against float64 and cpu/.
 #pragma once
 #include "cuda/launch.h"
