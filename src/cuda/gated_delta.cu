@@ -6,7 +6,7 @@
 namespace sparkinfer::cuda {
 namespace {
 
-// Whole clusters of delta_step that a device holds per value head: more would only queue.
+// Segments that a device holds at once with so many blocks each: more would only queue.
 int32_t resident_segments(const DeviceInfo& d, int32_t blocks_sm, int32_t blocks_segment) {
     return std::max(1, d.sms * blocks_sm / blocks_segment);
 }
@@ -30,13 +30,14 @@ void lower_long(Lowering& l, const DeltaCall& call, int32_t segments) {
     p.squares = l.scratch<float>(int64_t(rows) * layer.value_heads * 8);
     p.call.rank = p.plan.rank;
     l.add(delta_plan, dim3(1), dim3(256), 0, p, "plan");
-    const int32_t step_side = rows <= 64 ? segments : std::min(segments, resident_segments(l.device(), 3, blocks));
+    const int32_t step_side =
+        rows <= 64 ? segments : std::min(segments, resident_segments(l.device(), 3, blocks));
     l.add(delta_step<false, 3>, dim3(blocks, step_side), dim3(kDeltaThreads), 0, p.call, "step");
 
     const int32_t side_by_side = std::min(longs, resident_segments(l.device(), 1, blocks));
     const int32_t chunks_at_once = int32_t(std::min<int64_t>(chunks, rows / kChunkRows + 8));
-    l.add(delta_prepare, dim3(layer.key_heads, chunks_at_once), dim3(kPrepareThreads), PrepareShared::kBytes, p,
-          "chunks");
+    l.add(delta_prepare, dim3(layer.key_heads, chunks_at_once), dim3(kPrepareThreads), PrepareShared::kBytes,
+          p, "chunks");
     l.add(delta_scan, dim3(blocks, side_by_side), dim3(kScanThreads), ScanShared::kBytes, p, "scan");
     l.add(delta_norm, dim3(kChunkRows / 8, chunks_at_once), dim3(256), 0, p, "norm");
     l.add(delta_ring, dim3(std::min(segments, side), layer.value_heads), dim3(256), 0, p.call, "ring");
@@ -54,8 +55,8 @@ void lower(Lowering& l, const GatedDelta& op) {
     if (rows <= kMaxVerifyRows) {
         // One row: no spill, and its clusters fit beside the neighbours' blocks. More: three blocks hide the
         // exchanges.
-        l.add(rows == 1 ? delta_step<true, 2> : delta_step<true, 3>, dim3(blocks, segments), dim3(kDeltaThreads), 0, p,
-              "step");
+        l.add(rows == 1 ? delta_step<true, 2> : delta_step<true, 3>, dim3(blocks, segments),
+              dim3(kDeltaThreads), 0, p, "step");
         return;
     }
     lower_long(l, p, segments);

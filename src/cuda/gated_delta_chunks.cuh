@@ -42,12 +42,12 @@ struct DeltaPlan {
 
 // Bytes of one chunk's parts in scratch. A block of 16 × 16 is a fragment A of mma.m16n8k16, 16 bytes a lane,
 // as a BF16 part and what that leaves.
-constexpr int kChunkPlane = kChunkRows * kDeltaWidth * 2;          // BF16
-constexpr int kChunkKeys = 2 * kChunkPlane;                        // K as shared memory has it: high, low
-constexpr int kChunkQueries = 2 * kChunkPlane;                     // Q [row block 4][column block 8][high, low]
-constexpr int kChunkTriangle = 10 * 2 * 512;                       // [block (i, j ≤ i)][high, low]
-constexpr int kChunkGates = 2 * kChunkRows * 4;                    // G, β
-constexpr int kChunkHead = 2 * kChunkTriangle + kChunkGates;       // T, P, gates of one value head
+constexpr int kChunkPlane = kChunkRows * kDeltaWidth * 2;     // BF16
+constexpr int kChunkKeys = 2 * kChunkPlane;                   // K as shared memory has it: high, low
+constexpr int kChunkQueries = 2 * kChunkPlane;                // Q [row block 4][column block 8][high, low]
+constexpr int kChunkTriangle = 10 * 2 * 512;                  // [block (i, j ≤ i)][high, low]
+constexpr int kChunkGates = 2 * kChunkRows * 4;               // G, β
+constexpr int kChunkHead = 2 * kChunkTriangle + kChunkGates;  // T, P, gates of one value head
 static_assert(kChunkKeys % 64 == 0 && kChunkHead % 64 == 0, "blocks of a cluster copy a share each");
 
 struct DeltaChunks {
@@ -82,7 +82,8 @@ __device__ __forceinline__ uint32_t delta_cell_at(int row, int column8) {
 }
 
 // The inputs of a channel before the segment's first row, or null for zeros.
-__device__ __forceinline__ const float* delta_input_row(const DeltaCall& p, const Segment& g, int start, int r) {
+__device__ __forceinline__ const float* delta_input_row(const DeltaCall& p, const Segment& g, int start,
+                                                        int r) {
     if (r >= 0) return p.op.qkv.row(g.first_row + r);
     if (g.state_in < 0) return nullptr;
     return DeltaState(p, g.state_in).ring + int64_t(delta_column(start, r)) * p.op.state.channels;

@@ -4,11 +4,11 @@
 //            T = (I + A)⁻¹;  P = lower (q_i·k_j e^{G_i−G_j})      (arXiv 2412.06464, §3.3)
 // Shapes     a chunk: K, Q [64, 128]   per value head: T, P [64, 64], G, β [64]
 // Mapping    a block of 8 warps per (chunk, key head). Convolution and norm: a warp 8 rows, a lane 4 channels
-//            of q and of k. Products: warps 0 … 3 K·Kᵀ, 4 … 7 Q·Kᵀ, 16 rows each, three BF16 products for one of
-//            F32. Then the key head's value heads by twos: a thread solves one column of (I + A) T = I.
+//            of q and of k. Products: warps 0 … 3 K·Kᵀ, 4 … 7 Q·Kᵀ, 16 rows each, three BF16 products for one
+//            of F32. Then the key head's value heads by twos: a thread solves one column of (I + A) T = I.
 // Memory     q and k channels of qkv once (67 rows for 64); writes 64 KB a key head and 20.5 KB a value head.
-// Limits     heads of 128, 4 taps, ≤ 128 registers, 71 KB. Rows after the chunk's last are zeros with β = g = 0,
-//            so T and P of the rows before do not depend on them.
+// Limits     heads of 128, 4 taps, ≤ 128 registers, 69 KB. Rows after the chunk's last are zeros with β and g
+//            zero, so T and P of the rows before do not depend on them.
 // Numbers    docs/perf/h200.md
 // Tested     tests/ops/gated_delta_chunks.cpp against float64.
 #pragma once
@@ -60,22 +60,24 @@ struct PrepareChannels {
         return fast_silu(__fmaf_rn(d, td, m));
     }
     __device__ __forceinline__ float4 next(float4 x) {
-        const float4 m = make_float4(
-            one(last[0].x, last[1].x, last[2].x, x.x, tap[0].x, tap[1].x, tap[2].x, tap[3].x),
-            one(last[0].y, last[1].y, last[2].y, x.y, tap[0].y, tap[1].y, tap[2].y, tap[3].y),
-            one(last[0].z, last[1].z, last[2].z, x.z, tap[0].z, tap[1].z, tap[2].z, tap[3].z),
-            one(last[0].w, last[1].w, last[2].w, x.w, tap[0].w, tap[1].w, tap[2].w, tap[3].w));
+        const float4 m =
+            make_float4(one(last[0].x, last[1].x, last[2].x, x.x, tap[0].x, tap[1].x, tap[2].x, tap[3].x),
+                        one(last[0].y, last[1].y, last[2].y, x.y, tap[0].y, tap[1].y, tap[2].y, tap[3].y),
+                        one(last[0].z, last[1].z, last[2].z, x.z, tap[0].z, tap[1].z, tap[2].z, tap[3].z),
+                        one(last[0].w, last[1].w, last[2].w, x.w, tap[0].w, tap[1].w, tap[2].w, tap[3].w));
         last[0] = last[1], last[1] = last[2], last[2] = x;
         return m;
     }
 };
 
 // Four rows' 128 channels, a lane 4, to length `scale` and into two planes. `rows`: that many are not zero.
-__device__ __forceinline__ void prepare_four(std::byte* high, int row, int rows, const float4 (&m)[4], float scale) {
+__device__ __forceinline__ void prepare_four(std::byte* high, int row, int rows, const float4 (&m)[4],
+                                             float scale) {
     const int lane = threadIdx.x % 32;
     float squares[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) squares[i] = m[i].x * m[i].x + m[i].y * m[i].y + m[i].z * m[i].z + m[i].w * m[i].w;
+    for (int i = 0; i < 4; ++i)
+        squares[i] = m[i].x * m[i].x + m[i].y * m[i].y + m[i].z * m[i].z + m[i].w * m[i].w;
 #pragma unroll
     for (int d = 16; d; d >>= 1)
 #pragma unroll
@@ -96,24 +98,25 @@ __device__ __forceinline__ void prepare_rows(const DeltaCall& p, std::byte* shar
                                              const DeltaChunk& chunk, int key_head) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = warp * 8;
     const int query = key_head * kDeltaWidth + lane * 4, key = query + p.op.state.key_heads * kDeltaWidth;
-    const int start = delta_start(p, g);
+    const int start = chunk.before + first < 3 ? delta_start(p, g) : 0;
     const float* from = p.op.qkv.row(g.first_row + chunk.before + first);
     const int64_t stride = p.op.qkv.stride;
 #pragma unroll 1
     for (int kind = 0; kind < 2; ++kind) {
         const int channel = kind ? key : query;
         std::byte* to = shared + (kind ? PrepareShared::kKeyHigh : PrepareShared::kQueryHigh);
-        float4 x[8];
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            x[i] = make_float4(0, 0, 0, 0);
-            if (first + i < chunk.rows) x[i] = __ldcg(reinterpret_cast<const float4*>(from + i * stride + channel));
-        }
         PrepareChannels channels(p, g, start, chunk.before + first, channel, first < chunk.rows);
-#pragma unroll
+#pragma unroll 1
         for (int r = 0; r < 8; r += 4) {
-            const float4 m[4] = {channels.next(x[r]), channels.next(x[r + 1]), channels.next(x[r + 2]),
-                                 channels.next(x[r + 3])};
+            float4 x[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                x[i] = make_float4(0, 0, 0, 0);
+                if (first + r + i < chunk.rows)
+                    x[i] = __ldcg(reinterpret_cast<const float4*>(from + (r + i) * stride + channel));
+            }
+            const float4 m[4] = {channels.next(x[0]), channels.next(x[1]), channels.next(x[2]),
+                                 channels.next(x[3])};
             prepare_four(to, first + r, chunk.rows, m, kind ? 1.0f : 0.08838834764831845f);  // 128^-½
         }
     }
@@ -125,7 +128,7 @@ __device__ __forceinline__ void prepare_products(float (&acc)[8][4], uint32_t a,
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int n = 0; n < 8; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0;
-#pragma unroll 2
+#pragma unroll 1
     for (int k = 0; k < kDeltaWidth / 16; ++k) {
         uint32_t high[4], low[4];
         const uint32_t at = delta_key_at(row_block * 16 + lane % 16, 2 * k + lane / 16);
@@ -154,8 +157,8 @@ __device__ __forceinline__ void prepare_products(float (&acc)[8][4], uint32_t a,
 }
 
 // One warp: G and β of a value head, a lane rows 2·lane and 2·lane + 1.
-__device__ __forceinline__ void prepare_gates(const DeltaCall& p, float* gates, float* out, int first_row, int rows,
-                                              int head) {
+__device__ __forceinline__ void prepare_gates(const DeltaCall& p, float* gates, float* out, int first_row,
+                                              int rows, int head) {
     const GatedDelta& o = p.op;
     const int lane = threadIdx.x % 32;
     const float rate = __ldg(static_cast<const float*>(o.decay.data) + head);
@@ -185,7 +188,8 @@ __device__ __forceinline__ void prepare_gates(const DeltaCall& p, float* gates, 
 }
 
 // Warps 0 … 3: A of one head, transposed, from their rows of K·Kᵀ.
-__device__ __forceinline__ void prepare_before(const float (&acc)[8][4], float* at, const float* gates, int row_block) {
+__device__ __forceinline__ void prepare_before(const float (&acc)[8][4], float* at, const float* gates,
+                                               int row_block) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -204,7 +208,8 @@ __device__ __forceinline__ void prepare_before(const float (&acc)[8][4], float* 
     }
 }
 // Warps 4 … 7: P of one head, as fragments.
-__device__ __forceinline__ void prepare_within(const float (&acc)[8][4], uint4* to, const float* gates, int row_block) {
+__device__ __forceinline__ void prepare_within(const float (&acc)[8][4], uint4* to, const float* gates,
+                                               int row_block) {
     const int lane = threadIdx.x % 32;
     const int row = row_block * 16 + lane / 4;
 #pragma unroll
@@ -250,7 +255,8 @@ __device__ __forceinline__ void prepare_solve(const float* at, float* solved, in
         }
 #pragma unroll
         for (int k = 0; k < 15; ++k) {
-            const float4* a = reinterpret_cast<const float4*>(at + (block * 16 + k) * kPrepareStride + block * 16);
+            const float4* a =
+                reinterpret_cast<const float4*>(at + (block * 16 + k) * kPrepareStride + block * 16);
 #pragma unroll
             for (int r = (k + 1) / 4; r < 4; ++r) {
                 const float4 v = a[r];
@@ -271,8 +277,8 @@ __device__ __forceinline__ void prepare_fragment(const float* solved, uint4* to,
     uint32_t high[4], low[4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-        const float2 v = *reinterpret_cast<const float2*>(solved + (i * 16 + e % 2 * 8 + lane / 4) * kPrepareStride +
-                                                          j * 16 + e / 2 * 8 + lane % 4 * 2);
+        const float2 v = *reinterpret_cast<const float2*>(
+            solved + (i * 16 + e % 2 * 8 + lane / 4) * kPrepareStride + j * 16 + e / 2 * 8 + lane % 4 * 2);
         split_bf16(v.x, v.y, high[e], low[e]);
     }
     uint4* block = to + delta_triangle(i, j) * 64 + lane;
@@ -286,8 +292,8 @@ __device__ __forceinline__ int prepare_head(const DeltaCall& p, int key_head, in
                                           : key_head + i * layer.key_heads;
 }
 // Gates of two value heads, a warp each.
-__device__ __forceinline__ void prepare_two_gates(const DeltaChunks& p, std::byte* shared, int index, int key_head,
-                                                  int base, int first_row, int rows) {
+__device__ __forceinline__ void prepare_two_gates(const DeltaChunks& p, std::byte* shared, int index,
+                                                  int key_head, int base, int first_row, int rows) {
     const int warp = threadIdx.x / 32;
     if (warp >= 2 || base + warp >= p.call.op.state.value_heads / p.call.op.state.key_heads) return;
     const int head = prepare_head(p.call, key_head, base + warp);
@@ -296,8 +302,9 @@ __device__ __forceinline__ void prepare_two_gates(const DeltaChunks& p, std::byt
     prepare_gates(p.call, gates, out, first_row, rows, head);
 }
 // The value heads of one key head, by twos.
-__device__ __forceinline__ void prepare_heads(const DeltaChunks& p, std::byte* shared, const float (&acc)[8][4],
-                                              int index, int key_head, int first_row, int rows) {
+__device__ __forceinline__ void prepare_heads(const DeltaChunks& p, std::byte* shared,
+                                              const float (&acc)[8][4], int index, int key_head,
+                                              int first_row, int rows) {
     const int share = p.call.op.state.value_heads / p.call.op.state.key_heads, warp = threadIdx.x / 32;
     float* before = reinterpret_cast<float*>(shared + PrepareShared::kBefore);
     float* solved = reinterpret_cast<float*>(shared + PrepareShared::kSolved);

@@ -5,7 +5,7 @@
 //            channels.
 // Memory     up to 11 columns of `channels` floats per state that is written.
 // Limits     4 taps, n_v ≤ 256. sm_80+.
-// Numbers    not measured yet
+// Numbers    docs/perf/h200.md
 // Tested     tests/ops/gated_delta.cpp against float64 and cpu/.
 #pragma once
 #include "cuda/launch.h"
@@ -85,7 +85,7 @@ __device__ inline void delta_write_ring(const DeltaCall& p, const Segment& g, in
 }
 
 // Behind delta_step<false>. Saves first: they may need columns of state_in that state_out overwrites.
-// Kernel     delta_ring: 32 registers
+// Kernel     delta_ring: 40 registers
 __global__ void __launch_bounds__(256) delta_ring(const __grid_constant__ DeltaCall p) {
     wait_for_predecessor();
     const GatedDelta& o = p.op;

@@ -474,7 +474,7 @@ __device__ __forceinline__ void delta_run(const DeltaCall& p, DeltaShared& s) {
 
 // kAlone: ring and headers too. REQUIRES: at most kMaxVerifyRows rows then.
 // kResidents: blocks that a multiprocessor shall have the registers for.
-// Kernel     delta_step: 96 registers, 9648 bytes
+// Kernel     delta_step: 96 registers, 9728 bytes
 template <bool kAlone, int kResidents>
 __global__ void __cluster_dims__(kDeltaBlocks, 1, 1) __launch_bounds__(kDeltaThreads, kResidents)
     delta_step(const __grid_constant__ DeltaCall p) {

@@ -42,8 +42,8 @@ class GatedDeltaChunksTest : public testing::TestWithParam<ChunkShape> {
 
 // Risk: the chunked rule itself; rows lost or doubled where a chunk is cut short at either end.
 TEST_P(GatedDeltaChunksTest, MatchFloat64) {
-    const std::pair<int, int> kRuns[] = {{0, 9},   {60, 9},  {0, 63},   {1, 63},   {0, 64},  {37, 64},
-                                         {0, 65},  {63, 65}, {100, 28}, {64, 128}, {37, 200}, {5, 1000}};
+    const std::pair<int, int> kRuns[] = {{0, 9},  {60, 9},  {0, 63},   {1, 63},   {0, 64},   {37, 64},
+                                         {0, 65}, {63, 65}, {100, 28}, {64, 128}, {37, 200}, {5, 1000}};
     for (auto [start, rows] : kRuns) {
         const Sequence s = sequence(start + rows, "float64");
         Doubles last;
@@ -71,12 +71,9 @@ TEST_P(GatedDeltaChunksTest, NeighboursChangeNothing) {
         Rig rig(*m, s);
         rig.run_rows(20, 0);
         rig.run_rows(7, 2);
-        const std::vector<Part> parts = {{20, 100, 0, 0, 0, 0, {}, 0},
-                                         {7, 1, 2, 3, 0, 0, {}, 1},
-                                         {7, 6, 2, 4, 5, 0, {}, 2},
-                                         {0, 70, -1, 5, 0, 0, {}, 3},
-                                         {0, 0, 2, 6, 0, 0, {}, 2},
-                                         {0, 12, -1, 1, 8, 0, {}, 3}};
+        const std::vector<Part> parts = {{20, 100, 0, 0, 0, 0, {}, 0}, {7, 1, 2, 3, 0, 0, {}, 1},
+                                         {7, 6, 2, 4, 5, 0, {}, 2},    {0, 70, -1, 5, 0, 0, {}, 3},
+                                         {0, 0, 2, 6, 0, 0, {}, 2},    {0, 12, -1, 1, 8, 0, {}, 3}};
         const Floats y = rig.run(parts, 5);
         std::vector<StateValue> together;
         for (const Part& p : parts) together.push_back(rig.state(p.state_out));
