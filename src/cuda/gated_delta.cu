@@ -6,6 +6,9 @@
 namespace sparkinfer::cuda {
 namespace {
 
+// Up to so many rows, a row after the other takes less time than the launches of chunks do: batches of decoding.
+constexpr int32_t kStepRows = 64;
+
 // Segments that a device holds at once with so many blocks each: more would only queue.
 int32_t resident_segments(const DeviceInfo& d, int32_t blocks_sm, int32_t blocks_segment) {
     return std::max(1, d.sms * blocks_sm / blocks_segment);
@@ -14,9 +17,8 @@ int32_t resident_segments(const DeviceInfo& d, int32_t blocks_sm, int32_t blocks
 // Long segments in chunks; the others row by row, between them.
 void lower_long(Lowering& l, const DeltaCall& call, int32_t segments) {
     const StateLayer& layer = call.op.state;
-    // Steps of many rows are prompts in the main: what has no segment of its own is not worth its launch.
     const int32_t blocks = kScanBlocks * layer.value_heads;
-    const int32_t rows = call.op.qkv.rows(), side = rows <= 64 ? segments : kFewRows;
+    const int32_t rows = call.op.qkv.rows();
     const int32_t longs = std::min(kMostLong, rows / (kMaxVerifyRows + 1));
     const int64_t chunks = rows / kChunkRows + 2 * longs;
     DeltaChunks p{call, {}, nullptr, nullptr, nullptr, nullptr};
@@ -30,8 +32,8 @@ void lower_long(Lowering& l, const DeltaCall& call, int32_t segments) {
     p.squares = l.scratch<float>(int64_t(rows) * layer.value_heads * 8);
     p.call.rank = p.plan.rank;
     l.add(delta_plan, dim3(1), dim3(256), 0, p, "plan");
-    const int32_t step_side =
-        rows <= 64 ? segments : std::min(segments, resident_segments(l.device(), 3, blocks));
+    // Steps of so many rows are prompts in the main: few of their segments go row by row.
+    const int32_t step_side = std::min(segments, resident_segments(l.device(), 3, blocks));
     l.add(delta_step<false, 3>, dim3(blocks, step_side), dim3(kDeltaThreads), 0, p.call, "step");
 
     const int32_t side_by_side = std::min(longs, resident_segments(l.device(), 1, blocks));
@@ -40,7 +42,7 @@ void lower_long(Lowering& l, const DeltaCall& call, int32_t segments) {
           p, "chunks");
     l.add(delta_scan, dim3(blocks, side_by_side), dim3(kScanThreads), ScanShared::kBytes, p, "scan");
     l.add(delta_norm, dim3(kChunkRows / 8, chunks_at_once), dim3(256), 0, p, "norm");
-    l.add(delta_ring, dim3(std::min(segments, side), layer.value_heads), dim3(256), 0, p.call, "ring");
+    l.add(delta_ring, dim3(std::min(segments, kFewRows), layer.value_heads), dim3(256), 0, p.call, "ring");
 }
 
 }  // namespace
@@ -57,6 +59,11 @@ void lower(Lowering& l, const GatedDelta& op) {
         // exchanges.
         l.add(rows == 1 ? delta_step<true, 2> : delta_step<true, 3>, dim3(blocks, segments),
               dim3(kDeltaThreads), 0, p, "step");
+        return;
+    }
+    if (rows <= kStepRows) {
+        l.add(delta_step<false, 3>, dim3(blocks, segments), dim3(kDeltaThreads), 0, p, "step");
+        l.add(delta_ring, dim3(segments, op.state.value_heads), dim3(256), 0, p, "ring");
         return;
     }
     lower_long(l, p, segments);

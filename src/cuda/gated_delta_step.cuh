@@ -454,7 +454,7 @@ __device__ __forceinline__ void delta_run(const DeltaCall& p, DeltaShared& s) {
             delta_sync();  // the last segment's shared memory is no longer read
         }
         if (index >= h.segments) break;
-        if (!kAlone && __ldcg(p.rank + index) >= 0) continue;
+        if (!kAlone && p.rank && __ldcg(p.rank + index) >= 0) continue;
         const DeltaInput next = me.g.rows > 0 ? me.input(0) : DeltaInput{};
         if (cursor && o.slots.slot(me.g.slot).cursor.stopped != 0) {
             if (kOut)
