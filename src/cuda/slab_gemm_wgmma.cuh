@@ -324,10 +324,11 @@ __global__ void __launch_bounds__(kGemmThreads, (GemmLayout<F, kHalves, kTokens>
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int group = warp / 4 - 1;
     // One group begins later, and stays behind: while one puts its results out, the other has the tensor cores.
-    if constexpr (kTokens == kRaggedTokens)
-        if (group == 1)
-            for (const int64_t start = clock64(); clock64() - start < kHeadStart;) {
-            }
+    if (kTokens == kRaggedTokens && group == 1) {
+        const int64_t start = clock64();
+        while (clock64() - start < kHeadStart) {
+        }
+    }
 #pragma unroll 1
     for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
         const GemmTile t = gemm_tile<kSlabs>(p, i);
