@@ -18,7 +18,6 @@
 namespace sparkinfer::cuda {
 
 constexpr int kGemmThreads = 384, kGemmRowSets = 4, kMostGemmStages = 16;
-constexpr int kHeadStart = 3000;  // cycles
 
 // Shared memory of a block, from a multiple of 1024 bytes on.
 template <SlabKind F, int kHalves, int kTokens>
@@ -323,12 +322,6 @@ __global__ void __launch_bounds__(kGemmThreads, (GemmLayout<F, kHalves, kTokens>
     else
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int group = warp / 4 - 1;
-    // One group begins later, and stays behind: while one puts its results out, the other has the tensor cores.
-    if (kTokens == kRaggedTokens && group == 1) {
-        const int64_t start = clock64();
-        while (clock64() - start < kHeadStart) {
-        }
-    }
 #pragma unroll 1
     for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
         const GemmTile t = gemm_tile<kSlabs>(p, i);
