@@ -171,7 +171,7 @@ ExpertOrder add_order(Lowering& l, const Routed& routed, int32_t pairs, int32_t 
     o.most_tiles = used + pairs / tile_rows;
     o.tile_rows = tile_rows;
     o.place = l.scratch<int32_t>(pairs);
-    o.pair = l.scratch<int32_t>(o.places + 16);
+    o.pair = l.scratch<int32_t>(o.places + kPackSlack);
     o.tile = l.scratch<int4>(o.most_tiles);
     o.tiles = l.scratch<int32_t>(1);
     int32_t* first = l.scratch<int32_t>(experts);

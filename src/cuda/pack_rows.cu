@@ -131,9 +131,8 @@ PackedRows add_pack(Lowering& l, const RowSource& source, int32_t rows, const in
     PackedRows to{};
     to.padded = (rows + kPackRows - 1) / kPackRows * kPackRows;
     to.columns = (source.columns + kPackColumns - 1) / kPackColumns * kPackColumns;
-    // Readers take rows by sixteens.
-    to.data = l.scratch<std::byte>(to.plane_bytes() + kPackRows * 128);
-    to.factor = l.scratch<float>(to.padded + 16);
+    to.data = l.scratch<std::byte>(to.plane_bytes() + kPackSlack * 128);
+    to.factor = l.scratch<float>(to.padded + kPackSlack);
     const Pack p{source, to, place, each, 1.0 / double(source.columns),
                  aligned(source.x, source.x_stride) && source.inner_stride % 4 == 0 &&
                      (!source.up || aligned(source.up, source.up_stride))};

@@ -16,6 +16,7 @@ namespace sparkinfer::cuda {
 
 constexpr int kPackColumns = 64;  // of a piece
 constexpr int kPackRows = 8;      // runs of rows begin at multiples of it
+constexpr int kPackSlack = 64;    // rows that may be read behind the last: readers take them in fixed numbers
 
 struct PackedRows {
     std::byte* data;

@@ -24,13 +24,21 @@ template <SlabKind F, int kHalves, int kTokens>
 struct GemmLayout {
     using W = HalfSlab<F>;
     static constexpr int kSlabs = 8 * kHalves;
-    static constexpr int kX = kTokens * 128, kCodes = kSlabs * W::kCodes, kScales = kSlabs * W::kScales;
     // Two blocks share a multiprocessor where there are few tokens: neither keeps the memory busy alone.
     static constexpr int kResidents = kTokens <= 32 ? 2 : 1;
+    static constexpr int kRoom = kResidents == 2 ? (227 << 10) / 2 - 1024 : 227 << 10;
     static constexpr int kStagedTokens = kTokens < 32 ? kTokens : 32;
     static constexpr int kStaged = 2 * staged_floats(kStagedTokens, 64 * kHalves) * 4;
     static constexpr int kFixed = 1024 + kGemmRowSets * kTokens * 8 + kStaged + 2 * kMostGemmStages * 8;
-    static constexpr int scale_slots(int stages) { return W::kScales ? (stages + 6) / 4 : 0; }
+    static constexpr int kUnitX = kTokens * 128, kUnitCodes = kSlabs * W::kCodes, kScales = kSlabs * W::kScales;
+    // k-steps of 64 columns that arrive together: with few tokens it is instructions that take time, and a barrier
+    // for four steps saves some.
+    static constexpr int kGroup =
+        kTokens <= 64 && kFixed + 2 * (4 * (kUnitX + kUnitCodes) + kScales) <= kRoom ? 4 : 1;
+    static constexpr int kX = kGroup * kUnitX, kCodes = kGroup * kUnitCodes;
+    static constexpr int scale_slots(int stages) {
+        return W::kScales == 0 ? 0 : kGroup == 4 ? stages : (stages + 6) / 4;
+    }
     static constexpr int bytes(int stages) {
         return kFixed + stages * (kX + kCodes) + scale_slots(stages) * kScales;
     }
@@ -39,11 +47,12 @@ struct GemmLayout {
         while (s > 1 && bytes(s) > room) --s;
         return s;
     }
-    static constexpr int kStages = stages(kResidents == 2 ? (227 << 10) / 2 - 1024 : 227 << 10);
+    static constexpr int kStages = stages(kRoom);
     static constexpr int kCodesAt = kStages * kX, kScalesAt = kCodesAt + kStages * kCodes,
                          kRowsAt = kScalesAt + scale_slots(kStages) * kScales,
                          kStagedAt = kRowsAt + kGemmRowSets * kTokens * 8,
                          kBarriersAt = kStagedAt + kStaged;
+    static_assert(kStages >= (kGroup == 4 ? 2 : 3), "steps in flight while others are converted");
     static_assert(kCodesAt % 128 == 0 && kScalesAt % 128 == 0 && kRowsAt % 128 == 0);
 };
 
@@ -76,6 +85,9 @@ struct GemmBlock {
     __device__ __forceinline__ void next_stage() {
         if (++stage == L::kStages) stage = 0, turn ^= 1;
     }
+    __device__ __forceinline__ void next_scales() {
+        if (W::kScales && ++scale_slot == L::scale_slots(L::kStages)) scale_slot = 0;
+    }
 
     __device__ __forceinline__ void produce(const GemmTile& t);
     __device__ __forceinline__ void multiply(float (&sum)[kHalves][kTokens / 2], const HalfScales (&by)[kHalves], int sixteens,
@@ -97,20 +109,23 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::produce(const Ge
     const int first = t.split * p.steps;
     const std::byte* x = p.x.data + int64_t(t.first) * 128 + int64_t(first) * p.x.padded * 128;
 #pragma unroll 1
-    for (int k = 0; k < p.steps; ++k) {
+    for (int k = 0; k < p.steps; k += L::kGroup) {
         barrier_wait_alone(empty(stage), turn ^ 1);
         uint64_t* b = full(stage);
         const bool scales = W::kScales && k % 4 == 0;
         const int rows_bytes = k ? 0 : p.order.tile_rows ? 8 * n : 4 * n;
-        barrier_expect(b, L::kCodes + n * 128 + (scales ? L::kScales : 0) + rows_bytes);
+        barrier_expect(b, L::kCodes + L::kGroup * n * 128 + (scales ? L::kScales : 0) + rows_bytes);
         if (k == 0) {
             bulk_copy_kept(factors(row_set), p.x.factor + t.first, 4 * n, b);
             if (p.order.tile_rows) bulk_copy_kept(pairs(row_set), p.order.pair + t.first, 4 * n, b);
         }
-        copy_codes<F>(codes_at(stage), part, first + k, t.slab_at, b);
         if (scales) copy_scales<F>(scales_at(scale_slot), part, first + k, t.slab_at, b);
-        bulk_copy_kept(x_at(stage), x + int64_t(k) * p.x.padded * 128, n * 128, b);
-        if (W::kScales && k % 4 == 3 && ++scale_slot == L::scale_slots(L::kStages)) scale_slot = 0;
+#pragma unroll
+        for (int i = 0; i < L::kGroup; ++i) {
+            copy_codes<F>(codes_at(stage) + i * L::kUnitCodes, part, first + k + i, t.slab_at, b);
+            bulk_copy_kept(x_at(stage) + i * L::kUnitX, x + int64_t(k + i) * p.x.padded * 128, n * 128, b);
+        }
+        if ((k + L::kGroup) % 4 == 0) next_scales();
         next_stage();
     }
     row_set = (row_set + 1) % kGemmRowSets;
@@ -130,10 +145,12 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::multiply(float (
     w.template load<0>(codes_at(stage) + slab * W::kCodes, scales_at(scale_slot) + slab * W::kScales, lane, kept[0],
                        by[0]);
     const auto unit = [&]<int kUnit>(bool last) {
-        const uint64_t b = wgmma_operand(shared_address(x_at(stage)));
+        constexpr bool kEnd = L::kGroup == 1 || kUnit == 3;  // of what arrived together
+        constexpr int kPlace = L::kGroup == 1 ? 0 : kUnit, kNext = L::kGroup == 1 ? 0 : (kUnit + 1) % 4;
+        const uint64_t b = wgmma_operand(shared_address(x_at(stage) + kPlace * L::kUnitX));
         const int now = stage, slot = scale_slot;
-        next_stage();
-        if (W::kScales && kUnit == 3 && ++scale_slot == L::scale_slots(L::kStages)) scale_slot = 0;
+        if (kEnd) next_stage();
+        if (kUnit == 3) next_scales();
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
             uint32_t* to = a[kHalves == 1 ? kUnit & 1 : half];
@@ -142,17 +159,20 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::multiply(float (
             wgmma_step<kTokens>(sum[half], to, b, sixteens);
             if (half + 1 < kHalves) {
                 const int next = slab + (half + 1) * 4;
-                w.template load<kUnit>(codes_at(now) + next * W::kCodes, scales_at(slot) + next * W::kScales, lane,
+                w.template load<kUnit>(codes_at(now) + kPlace * L::kUnitCodes + next * W::kCodes,
+                                       scales_at(slot) + next * W::kScales, lane,
                                        kept[half + 1 < kHalves ? half + 1 : 0], by[half + 1 < kHalves ? half + 1 : 0]);
             } else if (kUnit < 3 || !last) {
-                barrier_wait(full(stage), turn);
-                w.template load<(kUnit + 1) % 4>(codes_at(stage) + slab * W::kCodes,
+                if (kEnd) barrier_wait(full(stage), turn);
+                w.template load<(kUnit + 1) % 4>(codes_at(stage) + kNext * L::kUnitCodes + slab * W::kCodes,
                                                  scales_at(scale_slot) + slab * W::kScales, lane, kept[0], by[0]);
             }
             wgmma_wait<1>();
-            if (half == 0 && before >= 0 && lane == 0) barrier_arrive(empty(before));
+            // What the last group of copies brought has now been multiplied.
+            if ((L::kGroup == 1 || kUnit == 0) && half == 0 && before >= 0 && lane == 0)
+                barrier_arrive(empty(before));
         }
-        before = now;
+        if (kEnd) before = now;
     };
 #pragma unroll 1
     for (int k = 0; k < p.steps; k += 4) {
