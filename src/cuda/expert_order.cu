@@ -111,17 +111,27 @@ __global__ void __launch_bounds__(32) route(const RouteCall p) {
 
 constexpr int32_t kOrderThreads = 1024;
 
-struct OffsetsCall {
+struct OrderCall {
     int32_t* count;  // [E], zero again afterwards
+    Routed from;
     int32_t* first;  // [E] first place of each expert
-    int32_t experts;
+    int32_t pairs, experts;
+    bool places;  // hand them out here, too
     ExpertOrder to;
 };
+
+__device__ __forceinline__ void put_in_place(const OrderCall& p, const int32_t* first, int pair) {
+    const int id = p.from.id[pair], place = id < 0 ? -1 : first[id] + p.from.rank[pair];
+    p.to.place[pair] = place;
+    if (place >= 0) p.to.pair[place] = pair;
+}
+
 // One block, a thread an expert: a run of places and tiles for each.
-// Kernel     order_offsets: 40 registers, 256 bytes
-__global__ void __launch_bounds__(kOrderThreads) order_offsets(const OffsetsCall p) {
-    __shared__ int32_t warp_places[32], warp_tiles[32];
+// Kernel     order_experts: 40 registers, 4352 bytes
+__global__ void __launch_bounds__(kOrderThreads) order_experts(const OrderCall p) {
+    __shared__ int32_t warp_places[32], warp_tiles[32], firsts[kOrderThreads];
     wait_for_predecessor();
+    let_successor_start();
     const int e = threadIdx.x, lane = e % 32, warp = e / 32, own = e < p.experts ? p.count[e] : 0;
     const int own_places = (own + kPackRows - 1) / kPackRows * kPackRows;
     const int own_tiles = (own + p.to.tile_rows - 1) / p.to.tile_rows;
@@ -135,31 +145,27 @@ __global__ void __launch_bounds__(kOrderThreads) order_offsets(const OffsetsCall
     __syncthreads();
     for (int w = 0; w < warp; ++w) places += warp_places[w], tiles += warp_tiles[w];
     if (e == kOrderThreads - 1) *p.to.tiles = tiles;
-    if (e >= p.experts) return;
     const int first = places - own_places;
-    const int rows = own_tiles ? ((own + own_tiles - 1) / own_tiles + 15) / 16 * 16 : 0;
-    for (int i = 0; i < own_tiles; ++i)
-        p.to.tile[tiles - own_tiles + i] = make_int4(e, first + i * rows, min(rows, own - i * rows), 0);
-    for (int i = own; i < own_places; ++i) p.to.pair[first + i] = -1;
-    p.first[e] = first;
-    p.count[e] = 0;
+    firsts[e] = first;
+    if (e < p.experts) {
+        const int rows = own_tiles ? ((own + own_tiles - 1) / own_tiles + 15) / 16 * 16 : 0;
+        for (int i = 0; i < own_tiles; ++i)
+            p.to.tile[tiles - own_tiles + i] = make_int4(e, first + i * rows, min(rows, own - i * rows), 0);
+        for (int i = own; i < own_places; ++i) p.to.pair[first + i] = -1;
+        p.first[e] = first;
+        p.count[e] = 0;
+    }
+    if (!p.places) return;
+    __syncthreads();
+    for (int i = e; i < p.pairs; i += kOrderThreads) put_in_place(p, firsts, i);
 }
 
-struct PlacesCall {
-    Routed from;
-    const int32_t* first;
-    int32_t pairs;
-    ExpertOrder to;
-};
 // Kernel     order_places: 16 registers
-__global__ void __launch_bounds__(256) order_places(const PlacesCall p) {
+__global__ void __launch_bounds__(256) order_places(const OrderCall p) {
     wait_for_predecessor();
     let_successor_start();
     const int i = blockIdx.x * 256 + threadIdx.x;
-    if (i >= p.pairs) return;
-    const int id = p.from.id[i], place = id < 0 ? -1 : p.first[id] + p.from.rank[i];
-    p.to.place[i] = place;
-    if (place >= 0) p.to.pair[place] = i;
+    if (i < p.pairs) put_in_place(p, p.first, i);
 }
 
 ExpertOrder add_order(Lowering& l, const Routed& routed, int32_t pairs, int32_t experts, int32_t tile_rows) {
@@ -174,9 +180,10 @@ ExpertOrder add_order(Lowering& l, const Routed& routed, int32_t pairs, int32_t 
     o.pair = l.scratch<int32_t>(o.places + kPackSlack);
     o.tile = l.scratch<int4>(o.most_tiles);
     o.tiles = l.scratch<int32_t>(1);
-    int32_t* first = l.scratch<int32_t>(experts);
-    l.add(order_offsets, dim3(1), dim3(kOrderThreads), 0, {l.arrivals(), first, experts, o}, "order");
-    l.add(order_places, dim3(unsigned(pairs + 255) / 256), dim3(256), 0, {routed, first, pairs, o}, "places");
+    const bool few = pairs <= 2 * kOrderThreads;  // a launch costs more than a turn or two of one block
+    const OrderCall p{l.arrivals(), routed, l.scratch<int32_t>(experts), pairs, experts, few, o};
+    l.add(order_experts, dim3(1), dim3(kOrderThreads), 0, p, "order");
+    if (!few) l.add(order_places, dim3(unsigned(pairs + 255) / 256), dim3(256), 0, p, "places");
     return o;
 }
 

@@ -84,23 +84,28 @@ bool lower_many(Lowering& l, const MoeGlu& op) {
     return true;
 }
 
-// The shared expert's output [T, D], null without one.
-static float* add_shared(Lowering& l, const MoeDownAdd& op) {
+// x += sigmoid(scalar) · the shared expert's output, by a slab product; otherwise that output [T, D] for combine.
+// Null: there is none, or it is added.
+static float* add_shared(Lowering& l, const MoeDownAdd& op, const ExpertOrder& order) {
     if (!op.shared_down.data) return nullptr;
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols());
-    float* y = l.scratch<float>(int64_t(rows) * width);
     if (has_slab_gemm(op.shared_down)) {
         RowSource h = rows_of(op.shared_gate);
         h.up = static_cast<const float*>(op.shared_up.data);
         h.up_stride = op.shared_up.stride;
         h.activation = op.activation;
-        const Product product{op.shared_down, y, width};
-        add_slab_gemm(l, pack_rows(l, h), rows, {&product, 1}, SlabMode::store);
-    } else {
-        float* h = l.scratch<float>(int64_t(rows) * op.shared_down.in);
-        add_glu_rows(l, op.shared_gate, op.shared_up, h, op.activation);
-        add_linear_generic(l, {h, y, op.shared_down.in, width, op.shared_down, nullptr, rows, 1, false});
+        h.weight = static_cast<const float*>(op.shared_scalar.data);
+        h.weight_stride = op.shared_scalar.stride;
+        h.present = order.place;
+        h.present_stride = op.router.top_k;
+        const Product product{op.shared_down, static_cast<float*>(op.x.data), op.x.stride};
+        add_slab_gemm(l, pack_rows(l, h), rows, {&product, 1}, SlabMode::add);
+        return nullptr;
     }
+    float* y = l.scratch<float>(int64_t(rows) * width);
+    float* h = l.scratch<float>(int64_t(rows) * op.shared_down.in);
+    add_glu_rows(l, op.shared_gate, op.shared_up, h, op.activation);
+    add_linear_generic(l, {h, y, op.shared_down.in, width, op.shared_down, nullptr, rows, 1, false});
     return y;
 }
 
@@ -114,7 +119,7 @@ bool lower_many(Lowering& l, const MoeDownAdd& op) {
     const PackedRows packed = pack_places(l, h, order, 1);
     __half* down = l.scratch<__half>(int64_t(order.places) * width);
     add_expert_gemm(l, packed, order, {op.down, reinterpret_cast<float*>(down), width}, SlabMode::half);
-    const float* shared = add_shared(l, op);
+    const float* shared = add_shared(l, op, order);
     l.add(combine_places, dim3((width / 4 + 255) / 256, rows), dim3(256), 0,
           {down, packed.factor, op.down.scale, row_powers_of(op.down), half_undo(op.down, op.down.in), shared,
            static_cast<const float*>(op.shared_scalar.data), op.shared_scalar.stride, order.place, routed.id,

@@ -49,7 +49,7 @@ __device__ __forceinline__ float row_max(float v, float* part) {
 
 // kThreads: of a row. A first pass for the norm, one for the greatest value, one that writes; what was read stays
 // in registers where a row has no more than kKept · 8 columns a thread.
-// Kernel     pack: 56 registers, 384 bytes
+// Kernel     pack: 80 registers, 384 bytes
 template <int kThreads, int kKept>
 __global__ void __launch_bounds__(256) pack(const Pack p) {
     __shared__ double part_sum[32];
@@ -106,14 +106,17 @@ __global__ void __launch_bounds__(256) pack(const Pack p) {
     // 2^power takes `most` into [2^14, 2^15); subnormal rows stay as small as they are.
     const int exponent = int(__float_as_uint(most) >> 23 & 255) - 127;
     const int power = exponent == 128 ? 0 : min(14 - exponent, 126);
-    const float by = power_of_two(power), undo = power_of_two(-power);
+    const bool absent = f.present && f.present[int64_t(r) * f.present_stride] < 0;
+    const float by = power_of_two(power);
+    float undo = power_of_two(-power);
+    if (f.weight) undo *= sigmoid(f.weight[r * f.weight_stride]);
     const int32_t* places = p.place ? p.place + int64_t(r) * p.each : nullptr;
     each_chunk([&](int c, const Eight& e) {
         uint4 word;
         uint32_t* w = &word.x;
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-            w[i] = half2_of(value(c, e, 2 * i) * by, value(c, e, 2 * i + 1) * by);
+            w[i] = absent ? 0 : half2_of(value(c, e, 2 * i) * by, value(c, e, 2 * i + 1) * by);
         for (int j = 0; j < p.each; ++j) {
             const int to = places ? places[j] : r;
             if (to >= 0) *reinterpret_cast<uint4*>(p.to.data + p.to.chunk_at(to, c)) = word;
@@ -121,7 +124,7 @@ __global__ void __launch_bounds__(256) pack(const Pack p) {
     });
     for (int j = own; j < p.each; j += kThreads) {
         const int to = places ? places[j] : r;
-        if (to >= 0) p.to.factor[to] = undo;
+        if (to >= 0) p.to.factor[to] = absent ? 0.0f : undo;
     }
 }
 

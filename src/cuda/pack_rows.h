@@ -17,6 +17,12 @@ struct RowSource {
     int64_t up_stride = 0;
     Activation activation = Activation::silu;
     const int32_t* gather = nullptr;  // [rows] source row of each; null: its own
+    // Times sigmoid(weight[r · weight_stride]); null: once.
+    const float* weight = nullptr;
+    int64_t weight_stride = 0;
+    // Rows with a negative number at r · present_stride count as zeros; null: none do.
+    const int32_t* present = nullptr;
+    int32_t present_stride = 0;
 };
 RowSource rows_of(const Tensor& x);
 RowSource normed_rows_of(const Tensor& x, const Weight& norm, float eps);
