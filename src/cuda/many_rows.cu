@@ -6,6 +6,25 @@
 
 namespace sparkinfer::cuda {
 
+// Matrices of plain floats beside slabs, of a router above all: for a batch of decoding the kernel for few rows, which
+// has a warp everywhere, where tiles of a small matrix would keep a few multiprocessors busy.
+static bool add_small_dense(Lowering& l, const NormLinear& op, std::span<GenericLinear> parts) {
+    constexpr int32_t kRows = 64, kWeights = 1 << 20;
+    const int32_t rows = op.x.rows(), width = int32_t(op.x.cols());
+    if (rows > kRows) return false;
+    for (const GenericLinear& part : parts) {
+        const bool plain = part.w.quant == Quant::f32 || part.w.quant == Quant::f16 || part.w.quant == Quant::bf16;
+        if (!plain || int64_t(part.w.out) * width > kWeights || width % 8) return false;
+    }
+    float* n = l.scratch<float>(int64_t(rows) * width);
+    add_rms_norm(l, rows,
+                 {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data), n,
+                  width, op.eps, nullptr});
+    for (GenericLinear& part : parts) part.x = n, part.x_stride = width;
+    if (!add_linear_dense(l, parts)) add_linears_generic(l, parts);
+    return true;
+}
+
 bool lower_many(Lowering& l, const NormLinear& op) {
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols());
     std::vector<Product> slabs;
@@ -19,7 +38,7 @@ bool lower_many(Lowering& l, const NormLinear& op) {
     }
     if (rows <= kFewRows || slabs.empty()) return false;
     add_slab_gemm(l, pack_rows(l, normed_rows_of(op.x, op.norm, op.eps)), rows, slabs, SlabMode::store);
-    if (others.empty()) return true;
+    if (others.empty() || add_small_dense(l, op, others)) return true;
     add_normed_linears(l,
                        {static_cast<const float*>(op.x.data), op.x.stride, rows, width,
                         static_cast<const float*>(op.norm.data), op.eps},

@@ -121,6 +121,8 @@ std::vector<Spoken> many(const std::string& path, Backend& backend, int count, i
     EngineOptions options;
     options.context = 64 + n + count;
     options.slots = count;
+    // Prompts in steps of their own: how many rows a step has chooses their kernels.
+    options.deterministic = true;
     return answer(path, backend, options, std::move(requests));
 }
 
@@ -173,7 +175,8 @@ void expect_greedy(const std::string& path, Backend& backend, const std::string&
 }
 
 TEST_P(WholeModel, GreedyTokensAreTheReferences) {
-    expect_greedy(path(), *gpu({.kv_type = DType::f32}), "KV F32", 2e-3);
+    // The prompt has been read with operands of 11 bits.
+    expect_greedy(path(), *gpu({.kv_type = DType::f32}), "KV F32", 1e-2);
     expect_greedy(path(), *gpu({}), "KV BF16", share_of_flips(path()) > 0 ? 0.5 : 0.1);
 }
 
