@@ -170,7 +170,11 @@ struct BenchRun {
     // A short run of the same kind: code and weights are touched once.
     static Result<void> warm_up(Engine& engine, const BenchTest& test, std::mt19937& random) {
         const BenchTest small{std::min<int64_t>(test.prompt, test.chunk),
-                              std::min<int64_t>(test.generate, 1), 0, test.parallel, test.chunk, test.fast_rows};
+                              std::min<int64_t>(test.generate, 1),
+                              0,
+                              test.parallel,
+                              test.chunk,
+                              test.fast_rows};
         TRY([[maybe_unused]] const int64_t ns, time_test(engine, small, random));
         return {};
     }

@@ -244,7 +244,7 @@ struct PromptRows {
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     const float a = s[m][n][2 * h], b = s[m][n][2 * h + 1];
-                    uint32_t (&to)[4] = p[0][m][S::kPair == 2 ? 0 : n / 2];
+                    uint32_t(&to)[4] = p[0][m][S::kPair == 2 ? 0 : n / 2];
                     if constexpr (S::kExact) {
                         split_bf16(a, b, to[n % 2 * 2 + h], p[S::kPlanes - 1][m][n / 2][n % 2 * 2 + h]);
                         continue;
@@ -287,7 +287,7 @@ struct PromptRows {
                     for (int a = 0; a + b < S::kPlanes; ++a)
 #pragma unroll
                         for (int m = 0; m < 2; ++m) {
-                            const uint32_t (&left)[4] = p[a][m][S::kPair == 2 ? 0 : k];
+                            const uint32_t(&left)[4] = p[a][m][S::kPair == 2 ? 0 : k];
                             prompt_mma<S>(y[m][2 * n], left, w[0], w[1]);
                             prompt_mma<S>(y[m][2 * n + 1], left, w[2], w[3]);
                         }

@@ -14,7 +14,7 @@ namespace cuda {
 namespace {
 
 constexpr int64_t kLargeMemory = 40ll << 30;  // beyond, a step's activations are a small part of it
-constexpr int32_t kCapturedRows = 64;  // tapes up to here become graphs
+constexpr int32_t kCapturedRows = 64;         // tapes up to here become graphs
 constexpr int kStepBuffers = 4;
 constexpr int64_t kCodeBytes = 32ll << 20;    // of all kernels, loaded at their first use
 constexpr int64_t kLaunchBytes = 16ll << 10;  // of the device for a kernel in a graph

@@ -208,7 +208,8 @@ Routed add_route(Lowering& l, const StepView& step, const SlotsView& slots, cons
                       zeros ? zeros->stride : 0,
                       zeros ? int32_t(zeros->cols()) : 0};
     if (routable(router, experts))
-        l.add(route_many, dim3(unsigned(rows + kRouteWarps - 1) / kRouteWarps), dim3(kRouteWarps * 32), 0, p, "route");
+        l.add(route_many, dim3(unsigned(rows + kRouteWarps - 1) / kRouteWarps), dim3(kRouteWarps * 32), 0, p,
+              "route");
     else
         l.add(route, dim3(rows), dim3(32), experts * 4, p, "route");
     return to;

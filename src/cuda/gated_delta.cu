@@ -6,7 +6,8 @@
 namespace sparkinfer::cuda {
 namespace {
 
-// Up to so many rows, a row after the other takes less time than the launches of chunks do: batches of decoding.
+// Up to so many rows, a row after the other takes less time than the launches of chunks do: batches of
+// decoding.
 constexpr int32_t kStepRows = 64;
 
 // Segments that a device holds at once with so many blocks each: more would only queue.

@@ -80,7 +80,8 @@ class Lowering {
         next_ = next;
         used_ = kept_pc_ == pc - 1 ? kept_used_ : kArrivals * 4;
     }
-    // Scratch taken so far in this instruction lasts to the end of the next one, which finds `value` by `key`.
+    // Scratch taken so far in this instruction lasts to the end of the next one, which finds `value` by
+    // `key`.
     template <class T>
     void keep(const void* key, const T& value) {
         static_assert(std::is_trivially_copyable_v<T>);

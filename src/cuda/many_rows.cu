@@ -6,20 +6,21 @@
 
 namespace sparkinfer::cuda {
 
-// Matrices of plain floats beside slabs, of a router above all: for a batch of decoding the kernel for few rows, which
-// has a warp everywhere, where tiles of a small matrix would keep a few multiprocessors busy.
+// Matrices of plain floats beside slabs, of a router above all: for a batch of decoding the kernel for few
+// rows, which has a warp everywhere, where tiles of a small matrix would keep a few multiprocessors busy.
 static bool add_small_dense(Lowering& l, const NormLinear& op, std::span<GenericLinear> parts) {
     constexpr int32_t kRows = 64, kWeights = 1 << 20;
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols());
     if (rows > kRows) return false;
     for (const GenericLinear& part : parts) {
-        const bool plain = part.w.quant == Quant::f32 || part.w.quant == Quant::f16 || part.w.quant == Quant::bf16;
+        const bool plain =
+            part.w.quant == Quant::f32 || part.w.quant == Quant::f16 || part.w.quant == Quant::bf16;
         if (!plain || int64_t(part.w.out) * width > kWeights || width % 8) return false;
     }
     float* n = l.scratch<float>(int64_t(rows) * width);
     add_rms_norm(l, rows,
-                 {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data), n,
-                  width, op.eps, nullptr});
+                 {static_cast<const float*>(op.x.data), op.x.stride, static_cast<const float*>(op.norm.data),
+                  n, width, op.eps, nullptr});
     for (GenericLinear& part : parts) part.x = n, part.x_stride = width;
     if (!add_linear_dense(l, parts)) add_linears_generic(l, parts);
     return true;
@@ -56,7 +57,8 @@ bool lower_many(Lowering& l, const LinearAdd& op) {
 bool lower_many(Lowering& l, const LinearGlu& op) {
     if (op.x.rows() <= kFewRows || op.gate.pairing != Pairing::gate || !has_slab_gemm(op.gate)) return false;
     const Product product{op.gate, static_cast<float*>(op.y.data), op.y.stride};
-    add_slab_gemm(l, pack_rows(l, normed_rows_of(op.x, op.norm, op.eps)), op.x.rows(), {&product, 1}, SlabMode::glu);
+    add_slab_gemm(l, pack_rows(l, normed_rows_of(op.x, op.norm, op.eps)), op.x.rows(), {&product, 1},
+                  SlabMode::glu);
     return true;
 }
 

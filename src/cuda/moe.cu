@@ -1,8 +1,8 @@
 // moe.cu — experts: which ones, their gate and up, their down with the shared expert.
 // (ops.h: MoeGlu, MoeDownAdd)
+#include "cuda/expert_order.h"
 #include "cuda/lib/math.cuh"
 #include "cuda/linear_generic.cuh"
-#include "cuda/expert_order.h"
 #include "cuda/many_rows.h"
 #include "cuda/matrix_planes.h"
 #include "cuda/moe_slab.h"
@@ -101,13 +101,14 @@ void lower(Lowering& l, const MoeDownAdd& op) {
         const OrderedRows ordered =
             add_ordered_rows(l, op.step, op.slots, op.logits, op.router, kPlanesTileRows);
         routed = ordered.routed;
-        const PlaneRows h{static_cast<const float*>(op.h.data), op.h.stride, rows * k, ffn, nullptr, 0, nullptr, k,
-                          ffn};
-        add_expert_planes(l, add_pack_planes(l, h, ordered.order, 1), ordered.order, op.down, down, width, true);
+        const PlaneRows h{
+            static_cast<const float*>(op.h.data), op.h.stride, rows * k, ffn, nullptr, 0, nullptr, k, ffn};
+        add_expert_planes(l, add_pack_planes(l, h, ordered.order, 1), ordered.order, op.down, down, width,
+                          true);
     } else {
         routed = add_route(l, op.step, op.slots, op.logits, op.router, false);
-        add_linear_generic(l, {static_cast<const float*>(op.h.data), down, op.h.stride, width, op.down, routed.id,
-                               rows * k, 1, false, k, ffn});
+        add_linear_generic(l, {static_cast<const float*>(op.h.data), down, op.h.stride, width, op.down,
+                               routed.id, rows * k, 1, false, k, ffn});
     }
     float* shared = nullptr;
     if (op.shared_down.data) {

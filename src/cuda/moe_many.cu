@@ -1,5 +1,5 @@
-// moe_many.cu — experts over many rows: rows in the order of their experts, one grouped product each way, and the
-// weighted sum of what comes back.   (ops.h: MoeGlu, MoeDownAdd)
+// moe_many.cu — experts over many rows: rows in the order of their experts, one grouped product each way, and
+// the weighted sum of what comes back.   (ops.h: MoeGlu, MoeDownAdd)
 #include "cuda/expert_order.h"
 #include "cuda/lib/math.cuh"
 #include "cuda/lib/pdl.cuh"
@@ -12,9 +12,9 @@ namespace sparkinfer::cuda {
 namespace {
 
 struct CombinePlaces {
-    const __half* down;  // [places, D] of the experts, as SlabMode::half leaves it
-    const float* factor;  // [places] of the packed rows
-    const float* scale;   // Weight::scale of the down matrix
+    const __half* down;    // [places, D] of the experts, as SlabMode::half leaves it
+    const float* factor;   // [places] of the packed rows
+    const float* scale;    // Weight::scale of the down matrix
     const int8_t* powers;  // [E, D] of its rows
     float undo;
     const float* shared;         // [T, D] or null
@@ -50,8 +50,10 @@ __global__ void __launch_bounds__(256) combine_places(const CombinePlaces p) {
         const char4 power =
             *reinterpret_cast<const char4*>(p.powers + int64_t(p.id[r * p.k + j]) * p.width + i);
         const float by = p.weight[r * p.k + j] * (undo * p.factor[at]);
-        sum.x = fmaf(by * power_of_two(-power.x), v.x, sum.x), sum.y = fmaf(by * power_of_two(-power.y), v.y, sum.y);
-        sum.z = fmaf(by * power_of_two(-power.z), v.z, sum.z), sum.w = fmaf(by * power_of_two(-power.w), v.w, sum.w);
+        sum.x = fmaf(by * power_of_two(-power.x), v.x, sum.x),
+        sum.y = fmaf(by * power_of_two(-power.y), v.y, sum.y);
+        sum.z = fmaf(by * power_of_two(-power.z), v.z, sum.z),
+        sum.w = fmaf(by * power_of_two(-power.w), v.w, sum.w);
     }
     if (p.shared) {
         const float by = p.shared_scalar ? sigmoid(p.shared_scalar[r * p.scalar_stride]) : 1.0f;
@@ -77,15 +79,17 @@ bool lower_many(Lowering& l, const MoeGlu& op) {
     const int32_t rows = op.x.rows(), k = op.router.top_k;
     if (rows <= kFewRows || op.gate.pairing != Pairing::gate || !has_slab_gemm(op.gate)) return false;
     const ExpertOrder order =
-        add_ordered_rows(l, op.step, op.slots, op.logits, op.router, expert_tile_rows(l, rows * k, int32_t(op.logits.cols())), &op.y).order;
+        add_ordered_rows(l, op.step, op.slots, op.logits, op.router,
+                         expert_tile_rows(l, rows * k, int32_t(op.logits.cols())), &op.y)
+            .order;
     const PackedRows x = pack_places(l, normed_rows_of(op.x, op.norm, op.eps), order, k);
     add_expert_gemm(l, x, order, {op.gate, static_cast<float*>(op.y.data), op.y.stride}, SlabMode::glu, k,
                     op.gate.out);
     return true;
 }
 
-// x += sigmoid(scalar) · the shared expert's output, by a slab product; otherwise that output [T, D] for combine.
-// Null: there is none, or it is added.
+// x += sigmoid(scalar) · the shared expert's output, by a slab product; otherwise that output [T, D] for
+// combine. Null: there is none, or it is added.
 static float* add_shared(Lowering& l, const MoeDownAdd& op, const ExpertOrder& order) {
     if (!op.shared_down.data) return nullptr;
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols());
@@ -112,8 +116,8 @@ static float* add_shared(Lowering& l, const MoeDownAdd& op, const ExpertOrder& o
 bool lower_many(Lowering& l, const MoeDownAdd& op) {
     const int32_t rows = op.x.rows(), k = op.router.top_k, width = int32_t(op.x.cols());
     if (rows <= kFewRows || !has_slab_gemm(op.down)) return false;
-    const auto [routed, order] =
-        add_ordered_rows(l, op.step, op.slots, op.logits, op.router, expert_tile_rows(l, rows * k, int32_t(op.logits.cols())));
+    const auto [routed, order] = add_ordered_rows(l, op.step, op.slots, op.logits, op.router,
+                                                  expert_tile_rows(l, rows * k, int32_t(op.logits.cols())));
     RowSource h = rows_of(op.h);
     h.rows = rows * k, h.columns = op.down.in, h.inner = k, h.inner_stride = op.down.in;
     const PackedRows packed = pack_places(l, h, order, 1);

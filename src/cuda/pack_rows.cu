@@ -47,9 +47,9 @@ __device__ __forceinline__ float row_max(float v, float* part) {
     return kThreads == 32 ? warp_max(v) : block_max(v, part, 0.0f);
 }
 
-// kThreads: of a row. A first pass for the norm, one for the greatest value, one that writes; what was read stays
-// in registers where a row has no more than kKept · 8 columns a thread.
-// Kernel     pack: 80 registers, 384 bytes
+// kThreads: of a row. A first pass for the norm, one for the greatest value, one that writes; what was read
+// stays in registers where a row has no more than kKept · 8 columns a thread. Kernel     pack: 80 registers,
+// 384 bytes
 template <int kThreads, int kKept>
 __global__ void __launch_bounds__(256) pack(const Pack p) {
     __shared__ double part_sum[32];
@@ -128,7 +128,9 @@ __global__ void __launch_bounds__(256) pack(const Pack p) {
     }
 }
 
-bool aligned(const void* p, int64_t stride) { return reinterpret_cast<uintptr_t>(p) % 16 == 0 && stride % 4 == 0; }
+bool aligned(const void* p, int64_t stride) {
+    return reinterpret_cast<uintptr_t>(p) % 16 == 0 && stride % 4 == 0;
+}
 
 PackedRows add_pack(Lowering& l, const RowSource& source, int32_t rows, const int32_t* place, int32_t each) {
     PackedRows to{};
@@ -136,7 +138,11 @@ PackedRows add_pack(Lowering& l, const RowSource& source, int32_t rows, const in
     to.columns = (source.columns + kPackColumns - 1) / kPackColumns * kPackColumns;
     to.data = l.scratch<std::byte>(to.plane_bytes() + kPackSlack * 128);
     to.factor = l.scratch<float>(to.padded + kPackSlack);
-    const Pack p{source, to, place, each, 1.0 / double(source.columns),
+    const Pack p{source,
+                 to,
+                 place,
+                 each,
+                 1.0 / double(source.columns),
                  aligned(source.x, source.x_stride) && source.inner_stride % 4 == 0 &&
                      (!source.up || aligned(source.up, source.up_stride))};
     const int32_t chunks = source.columns / 8;
@@ -159,7 +165,9 @@ RowSource normed_rows_of(const Tensor& x, const Weight& norm, float eps) {
     return s;
 }
 
-PackedRows pack_rows(Lowering& l, const RowSource& source) { return add_pack(l, source, source.rows, nullptr, 1); }
+PackedRows pack_rows(Lowering& l, const RowSource& source) {
+    return add_pack(l, source, source.rows, nullptr, 1);
+}
 PackedRows pack_places(Lowering& l, const RowSource& source, const ExpertOrder& order, int32_t each) {
     return add_pack(l, source, order.places, order.place, each);
 }

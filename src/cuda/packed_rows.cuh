@@ -1,12 +1,13 @@
-// packed_rows.cuh — rows of x as the matrix kernels for many rows read them: 16 bits an element, 64 columns of a
-// row in 128 bytes.
+// packed_rows.cuh — rows of x as the matrix kernels for many rows read them: 16 bits an element, 64 columns
+// of a row in 128 bytes.
 //
-//   data = [plane][columns / 64][padded rows][128 bytes], the eight 16-byte chunks of a piece at chunk ^ (row & 7):
-//   any run of rows that begins at a multiple of 8 is, for one 64 columns, one contiguous copy into shared memory,
-//   there without bank conflicts for ldmatrix, and what wgmma calls K-major with a 128-byte swizzle.
+//   data = [plane][columns / 64][padded rows][128 bytes], the eight 16-byte chunks of a piece at chunk ^ (row
+//   & 7): any run of rows that begins at a multiple of 8 is, for one 64 columns, one contiguous copy into
+//   shared memory, there without bank conflicts for ldmatrix, and what wgmma calls K-major with a 128-byte
+//   swizzle.
 //
-// One plane: FP16 times a power of two that is the row's own (`factor` undoes it), so that its largest entry lies
-// in [2^14, 2^15). Two planes: BF16 of x and BF16 of what that leaves, no factor.
+// One plane: FP16 times a power of two that is the row's own (`factor` undoes it), so that its largest entry
+// lies in [2^14, 2^15). Two planes: BF16 of x and BF16 of what that leaves, no factor.
 #pragma once
 #include <cstdint>
 
@@ -35,7 +36,7 @@ struct PackedRows {
 struct ExpertOrder {
     int32_t* place;  // [pairs] -1: the row is absent
     int32_t* pair;   // [places] -1: nothing lies there
-    int4* tile;       // {expert, first place, pairs, 0}: at most tile_rows places of one expert
+    int4* tile;      // {expert, first place, pairs, 0}: at most tile_rows places of one expert
     int32_t* tiles;  // how many there are
     int32_t pairs, places, most_tiles, tile_rows;
 };

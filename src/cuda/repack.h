@@ -36,7 +36,8 @@ struct Repack {
 };
 void repack(const Repack& r, Quant file, cudaStream_t stream);
 
-// For each row of `count` slabs [count, 16] a power of two: times it, the row's scales fill FP16. Behind the slabs.
+// For each row of `count` slabs [count, 16] a power of two: times it, the row's scales fill FP16. Behind the
+// slabs.
 void row_powers(const std::byte* slabs, int64_t count, int32_t columns, Quant file, const SlabPowers& powers,
                 int8_t* to, cudaStream_t stream);
 

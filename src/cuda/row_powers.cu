@@ -1,4 +1,5 @@
-// row_powers.cu — the power of two by which each row of a slab weight may be multiplied in FP16 (slab_half.cuh).
+// row_powers.cu — the power of two by which each row of a slab weight may be multiplied in FP16
+// (slab_half.cuh).
 #include "cuda/lib/reduce.cuh"
 #include "cuda/repack.h"
 #include "quant/formats.h"
@@ -24,7 +25,8 @@ __device__ float2 greatest(const std::byte* item, int row) {
     if constexpr (kSlab == Quant::q8_0_slab) {
         float most = 0;
         for (int group = 0; group < 8; ++group)
-            most = fmaxf(most, fabsf(at(F::unit * (group / 2) + F::scales_in_unit + 8 * g + 4 * (group % 2))));
+            most =
+                fmaxf(most, fabsf(at(F::unit * (group / 2) + F::scales_in_unit + 8 * g + 4 * (group % 2))));
         return {most, 0};
     } else if constexpr (kSlab == Quant::q6_k_slab) {
         return {fabsf(at(F::d_at + 4 * g)) * (half ? 16.0f : 1.0f), 0};
@@ -34,9 +36,8 @@ __device__ float2 greatest(const std::byte* item, int row) {
     }
 }
 
-// A warp a slab; a lane half of a row's items. The greatest D lands in [2^14, 2^15), or lower where M would leave
-// FP16 otherwise.
-// Kernel     find_row_powers: 40 registers
+// A warp a slab; a lane half of a row's items. The greatest D lands in [2^14, 2^15), or lower where M would
+// leave FP16 otherwise. Kernel     find_row_powers: 40 registers
 template <Quant kSlab>
 __global__ void __launch_bounds__(256) find_row_powers(const RowPowers p) {
     const int64_t slab = int64_t(blockIdx.x) * 8 + threadIdx.x / 32;

@@ -10,8 +10,9 @@ namespace sparkinfer::cuda {
 namespace {
 
 using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
-                                 const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
-                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+                                 const cuuint64_t*, const cuuint32_t*, const cuuint32_t*,
+                                 CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                 CUtensorMapFloatOOBfill);
 
 EncodeTiled encode_tiled() {
     static const EncodeTiled found = [] {
@@ -25,8 +26,10 @@ EncodeTiled encode_tiled() {
     return found;
 }
 
-// Slabs as rows of a matrix, of which a box is `bytes` of each of `box_slabs`; slabs beyond the last read as zeros.
-CUtensorMap slab_map(const std::byte* data, int64_t slab_bytes, int64_t slabs, int bytes, int box_slabs, bool wide) {
+// Slabs as rows of a matrix, of which a box is `bytes` of each of `box_slabs`; slabs beyond the last read as
+// zeros.
+CUtensorMap slab_map(const std::byte* data, int64_t slab_bytes, int64_t slabs, int bytes, int box_slabs,
+                     bool wide) {
     CUtensorMap map{};
     const int element = wide ? 8 : 4;  // a box has at most 256 elements a row
     const cuuint64_t size[2] = {cuuint64_t(slab_bytes / element), cuuint64_t(slabs)};
@@ -36,7 +39,8 @@ CUtensorMap slab_map(const std::byte* data, int64_t slab_bytes, int64_t slabs, i
         &map, wide ? CU_TENSOR_MAP_DATA_TYPE_INT64 : CU_TENSOR_MAP_DATA_TYPE_UINT32, 2,
         const_cast<std::byte*>(data), size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
         CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    CHECK(status == CUDA_SUCCESS, "a tensor map of {} slabs of {} bytes: error {}", slabs, slab_bytes, int(status));
+    CHECK(status == CUDA_SUCCESS, "a tensor map of {} slabs of {} bytes: error {}", slabs, slab_bytes,
+          int(status));
     return map;
 }
 
@@ -54,9 +58,12 @@ Tiling choose_tiling(const SlabGemm& p, int32_t sms) {
         int32_t row_tiles = 0;
         for (int i = 0; i < p.parts; ++i) row_tiles += (p.part[i].slabs + 8 * halves - 1) / (8 * halves);
         for (int32_t most = 16; most <= kRaggedTokens; most += 16) {
-            const int32_t tiles = (p.rows + most - 1) / most, rows = ((p.rows + tiles - 1) / tiles + 15) / 16 * 16;
+            const int32_t tiles = (p.rows + most - 1) / most,
+                          rows = ((p.rows + tiles - 1) / tiles + 15) / 16 * 16;
             for (const int32_t splits : {1, 2, 4, 8}) {
-                if (splits > 1 && (p.steps % (4 * splits) || rows > 64 || row_tiles * tiles > kMostSplitTiles)) continue;
+                if (splits > 1 &&
+                    (p.steps % (4 * splits) || rows > 64 || row_tiles * tiles > kMostSplitTiles))
+                    continue;
                 const double waves = double((int64_t(row_tiles) * tiles * splits + sms - 1) / sms);
                 const double step = std::max(4.0 * halves * rows, 130.0 * halves + 60);
                 double cost = waves * (p.steps / splits * step + 8.0 * halves * rows + 1500);
@@ -96,7 +103,8 @@ void launch_wgmma(Lowering& l, SlabGemm& p, std::span<const Weight* const> weigh
     set_tiles<F>(l, p, weights, L::kSlabs);
     if (p.splits > 1) {
         p.steps /= p.splits;
-        p.partial = l.scratch<float>(int64_t(p.row_tiles) * p.token_tiles * p.splits * kHalves * kTokens * 128);
+        p.partial =
+            l.scratch<float>(int64_t(p.row_tiles) * p.token_tiles * p.splits * kHalves * kTokens * 128);
         p.arrivals = l.arrivals();
     }
     l.add(slab_gemm_wgmma<F, kHalves, kTokens>, grid_of(l, p, L::kResidents), dim3(kGemmThreads),
@@ -111,7 +119,8 @@ void launch_mma(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights
         p.token_rows = ((p.rows + tiles - 1) / tiles + 15) / 16 * 16;
         p.token_tiles = (p.rows + p.token_rows - 1) / p.token_rows;
     }
-    l.add(slab_gemm_mma<F, kTokens>, grid_of(l, p), dim3(kMmaGemmThreads), uint32_t(L::bytes(L::kStages)), p, "mma");
+    l.add(slab_gemm_mma<F, kTokens>, grid_of(l, p), dim3(kMmaGemmThreads), uint32_t(L::bytes(L::kStages)), p,
+          "mma");
 }
 
 template <SlabKind F, int kHalves>
@@ -122,8 +131,8 @@ void launch_wgmma(Lowering& l, SlabGemm& p, std::span<const Weight* const> weigh
     return launch_wgmma<F, kHalves, kRaggedTokens>(l, p, weights);
 }
 
-// The height of tiles that leaves the fewest multiprocessors idle in the last wave, as far as the expected number of
-// experts with rows tells.
+// The height of tiles that leaves the fewest multiprocessors idle in the last wave, as far as the expected
+// number of experts with rows tells.
 int32_t expert_halves(const SlabGemm& p, const Weight& w, int32_t sms) {
     const double used = w.experts * (1 - std::exp(-double(p.order.pairs) / w.experts));
     const auto cost = [&](int32_t halves) {

@@ -1,9 +1,9 @@
-// slab_gemm_call.cuh — what the matrix kernels for many rows over slabs are asked, their tiles, and how results
-// leave them.
+// slab_gemm_call.cuh — what the matrix kernels for many rows over slabs are asked, their tiles, and how
+// results leave them.
 //
-// A tile is a run of slabs of one part (or one expert) times a run of packed rows. Dense: groups of kTileGroup row
-// tiles take all runs of rows before the next group, so that what a wave reads of both operands stays in L2.
-// Experts: tiles of ExpertOrder, all row tiles of each.
+// A tile is a run of slabs of one part (or one expert) times a run of packed rows. Dense: groups of
+// kTileGroup row tiles take all runs of rows before the next group, so that what a wave reads of both
+// operands stays in L2. Experts: tiles of ExpertOrder, all row tiles of each.
 #pragma once
 #include <cuda.h>
 
@@ -18,9 +18,10 @@ namespace sparkinfer::cuda {
 constexpr int kTileGroup = 8;
 
 struct alignas(128) GemmPart {
-    CUtensorMap codes, scales;  // of all slabs [slabs, bytes]: a unit's codes and an item's scales of a tile's slabs
-    const std::byte* data;      // the slabs
-    const int8_t* powers;       // of their rows
+    CUtensorMap codes,
+        scales;  // of all slabs [slabs, bytes]: a unit's codes and an item's scales of a tile's slabs
+    const std::byte* data;  // the slabs
+    const int8_t* powers;   // of their rows
     float* y;
     int64_t y_stride;
     const float* factor;  // Weight::scale
@@ -32,7 +33,7 @@ struct alignas(128) GemmPart {
 struct SlabGemm {
     GemmPart part[kMaxParts];
     PackedRows x;
-    ExpertOrder order;    // no tile_rows: dense
+    ExpertOrder order;  // no tile_rows: dense
     int32_t parts;
     int32_t rows;         // dense: of x and y
     int32_t token_rows;   // dense: of a tile
@@ -44,8 +45,8 @@ struct SlabGemm {
     int32_t* arrivals;    // [tile][warpgroup]
     int32_t half_power;   // SlabMode::half: y = the FP16 product as it is · 2^-half_power
     SlabMode mode;
-    // Experts: y has a row a pair (pair p at p / inner · y_stride + p % inner · inner_stride), or, inner 0, a row a
-    // place.
+    // Experts: y has a row a pair (pair p at p / inner · y_stride + p % inner · inner_stride), or, inner 0, a
+    // row a place.
     int32_t inner, inner_stride;
 };
 
@@ -85,8 +86,8 @@ __device__ __forceinline__ GemmTile gemm_tile(const SlabGemm& p, int i) {
 
 __device__ __forceinline__ void tensor_copy(void* to, const CUtensorMap* map, int x, int y, uint64_t* b) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1,{%2,%3}],[%4];" ::"r"(
-            shared_address(to)),
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0],[%1,{%2,%3}],[%4];" ::"r"(shared_address(to)),
         "l"(map), "r"(x), "r"(y), "r"(shared_address(b))
         : "memory");
 }
@@ -156,13 +157,14 @@ struct GemmResults {
         } else {
             const float each[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-            for (int j = 0; j < 4; ++j) y[at + j] = mode == SlabMode::add ? __fadd_rn(y[at + j], each[j]) : each[j];
+            for (int j = 0; j < 4; ++j)
+                y[at + j] = mode == SlabMode::add ? __fadd_rn(y[at + j], each[j]) : each[j];
         }
     }
 };
 
-// Staged tokens [kTokens][kWidth] -> y, 16 bytes a thread: `thread` of kThreads. Token k is packed row first + k, of
-// which the tile has `count`; pair: of token 0.
+// Staged tokens [kTokens][kWidth] -> y, 16 bytes a thread: `thread` of kThreads. Token k is packed row first
+// + k, of which the tile has `count`; pair: of token 0.
 template <int kTokens, int kWidth, int kThreads>
 __device__ __forceinline__ void store_staged(const float* staged, const GemmResults& to, int first, int count,
                                              const int* pair, int thread) {
@@ -181,7 +183,8 @@ __device__ __forceinline__ void store_staged(const float* staged, const GemmResu
     }
 }
 
-// What a product of a row with that power is multiplied by, but for the factor of its token (SlabMode::half: it stays).
+// What a product of a row with that power is multiplied by, but for the factor of its token (SlabMode::half:
+// it stays).
 template <SlabKind F>
 __device__ __forceinline__ float gemm_undo(const SlabGemm& p, const GemmPart& part, int power) {
     if (p.mode == SlabMode::half) return power_of_two(-p.half_power);

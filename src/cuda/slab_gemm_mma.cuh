@@ -1,9 +1,10 @@
-// slab_gemm_mma.cuh — quantised weights times many rows where there is no wgmma: the same conversion to FP16 in
-// registers, as the A operand of mma.sync.
-// Computes   y[t] (+)= W · x[t], or silu(gate · x[t]) ⊙ (up · x[t])     (ops.h: NormLinear, LinearAdd, LinearGlu,
+// slab_gemm_mma.cuh — quantised weights times many rows where there is no wgmma: the same conversion to FP16
+// in registers, as the A operand of mma.sync. Computes   y[t] (+)= W · x[t], or silu(gate · x[t]) ⊙ (up ·
+// x[t])     (ops.h: NormLinear, LinearAdd, LinearGlu,
 //            MoeGlu, MoeDownAdd, Output)
 // Shapes     x packed FP16 rows (packed_rows.cuh)   W slabs (quant/slab.h)   y F32
-// Mapping    a block: a tile of 128 rows of W × up to kTokens rows of x, one after the other; a warp copies, eight
+// Mapping    a block: a tile of 128 rows of W × up to kTokens rows of x, one after the other; a warp copies,
+// eight
 //            multiply: 32 rows of W × 64 of x each (kTokens 128) or 16 × 64. Ring of k-steps of 64 columns.
 // Memory     as slab_gemm_wgmma.cuh.
 // Limits     K a multiple of 256; 99 KB of shared memory. sm_90+.
@@ -33,7 +34,8 @@ struct MmaLayout {
     }
     static constexpr int kStages = stages(99 << 10);
     static constexpr int kCodesAt = kStages * kX, kScalesAt = kCodesAt + kStages * kCodes,
-                         kStagedAt = kScalesAt + scale_slots(kStages) * kScales, kBarriersAt = kStagedAt + kStaged;
+                         kStagedAt = kScalesAt + scale_slots(kStages) * kScales,
+                         kBarriersAt = kStagedAt + kStaged;
     static_assert(kCodesAt % 128 == 0 && kScalesAt % 128 == 0 && kStages >= 2);
 };
 
@@ -53,8 +55,8 @@ template <SlabKind F, int kTokens>
 struct MmaBlock {
     using L = MmaLayout<F, kTokens>;
     using W = HalfSlab<F>;
-    static constexpr int kAcross = kTokens / 64;             // warps beside each other along the tokens
-    static constexpr int kOwn = kMmaSlabs * kAcross / 8;     // slabs of a warp
+    static constexpr int kAcross = kTokens / 64;          // warps beside each other along the tokens
+    static constexpr int kOwn = kMmaSlabs * kAcross / 8;  // slabs of a warp
     const SlabGemm& p;
     std::byte* shared;  // at a multiple of 1024
     int stage = 0, scale_slot = 0;
@@ -66,7 +68,9 @@ struct MmaBlock {
         return reinterpret_cast<uint64_t*>(shared + L::kBarriersAt) + s;
     }
     __device__ __forceinline__ uint64_t* empty(int s) const { return full(8 + s); }
-    __device__ __forceinline__ std::byte* codes_at(int s) const { return shared + L::kCodesAt + s * L::kCodes; }
+    __device__ __forceinline__ std::byte* codes_at(int s) const {
+        return shared + L::kCodesAt + s * L::kCodes;
+    }
     __device__ __forceinline__ std::byte* scales_at(int s) const {
         return shared + L::kScalesAt + s * L::kScales;
     }
@@ -108,15 +112,18 @@ __device__ __forceinline__ void MmaBlock<F, kTokens>::produce(const GemmTile& t)
 // Columns 64 · kUnit of an item.
 template <SlabKind F, int kTokens>
 template <int kUnit, bool kFull>
-__device__ __forceinline__ void MmaBlock<F, kTokens>::step(float (&sum)[kOwn][8][4], uint32_t (&kept)[kOwn][W::kKept],
-                                                           const HalfScales (&by)[kOwn], int count, int warp, int lane) {
+__device__ __forceinline__ void MmaBlock<F, kTokens>::step(float (&sum)[kOwn][8][4],
+                                                           uint32_t (&kept)[kOwn][W::kKept],
+                                                           const HalfScales (&by)[kOwn], int count, int warp,
+                                                           int lane) {
     const int across = warp % kAcross, first_slab = warp / kAcross * kOwn;
     barrier_wait(full(stage), turn);
     W w[kOwn];
 #pragma unroll
     for (int i = 0; i < kOwn; ++i)
         w[i].template load<kUnit>(codes_at(stage) + (first_slab + i) * W::kCodes,
-                                  scales_at(scale_slot) + (first_slab + i) * W::kScales, lane, kept[i], by[i]);
+                                  scales_at(scale_slot) + (first_slab + i) * W::kScales, lane, kept[i],
+                                  by[i]);
     // Matrices 0 and 1: tokens 0…7, columns 0…7 and 8…15; 2 and 3: tokens 8…15.
     const int token = (lane & 7) + ((lane >> 4) << 3), chunk = lane >> 3 & 1;
     const uint32_t x = shared_address(shared + stage * L::kX) + (across * 64 + token) * 128;

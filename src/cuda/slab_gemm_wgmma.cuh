@@ -1,14 +1,16 @@
 // slab_gemm_wgmma.cuh — quantised weights times many rows: weights become FP16 in registers and are wgmma's A
 // operand, so that the tensor cores never wait for an expanded copy.
-// Computes   y[t] (+)= W · x[t], or silu(gate · x[t]) ⊙ (up · x[t])     (ops.h: NormLinear, LinearAdd, LinearGlu,
+// Computes   y[t] (+)= W · x[t], or silu(gate · x[t]) ⊙ (up · x[t])     (ops.h: NormLinear, LinearAdd,
+// LinearGlu,
 //            MoeGlu, MoeDownAdd, Output)
 // Shapes     x packed FP16 rows (packed_rows.cuh)   W slabs (quant/slab.h)   y F32
-// Mapping    a block: a tile of 128 · kHalves rows of W × up to kTokens rows of x, one after the other; a warp
-//            copies, two warpgroups multiply, each 64 · kHalves rows of W. Ring of k-steps of 64 columns. Few tiles:
-//            several blocks share one along K, and the last to finish adds up what they have, in their order.
-// Memory     W once a run of 160 rows of x (the second from L2), x once a tile. Floor: 2·T·rows·K / 800 TFLOP/s.
-// Limits     K a multiple of 256. sm_90a.
-// Tested     tests/ops/linear.cpp, moe.cpp against cpu/.
+// Mapping    a block: a tile of 128 · kHalves rows of W × up to kTokens rows of x, one after the other; a
+// warp
+//            copies, two warpgroups multiply, each 64 · kHalves rows of W. Ring of k-steps of 64 columns. Few
+//            tiles: several blocks share one along K, and the last to finish adds up what they have, in their
+//            order.
+// Memory     W once a run of 160 rows of x (the second from L2), x once a tile. Floor: 2·T·rows·K / 800
+// TFLOP/s. Limits     K a multiple of 256. sm_90a. Tested     tests/ops/linear.cpp, moe.cpp against cpu/.
 #pragma once
 #include "cuda/lib/copy.cuh"
 #include "cuda/lib/pdl.cuh"
@@ -30,9 +32,10 @@ struct GemmLayout {
     static constexpr int kStagedTokens = kTokens < 32 ? kTokens : 32;
     static constexpr int kStaged = 2 * staged_floats(kStagedTokens, 64 * kHalves) * 4;
     static constexpr int kFixed = 1024 + kGemmRowSets * kTokens * 8 + kStaged + 2 * kMostGemmStages * 8;
-    static constexpr int kUnitX = kTokens * 128, kUnitCodes = kSlabs * W::kCodes, kScales = kSlabs * W::kScales;
-    // k-steps of 64 columns that arrive together: with few tokens it is instructions that take time, and a barrier
-    // for four steps saves some.
+    static constexpr int kUnitX = kTokens * 128, kUnitCodes = kSlabs * W::kCodes,
+                         kScales = kSlabs * W::kScales;
+    // k-steps of 64 columns that arrive together: with few tokens it is instructions that take time, and a
+    // barrier for four steps saves some.
     static constexpr int kGroup =
         kTokens <= 64 && kFixed + 2 * (4 * (kUnitX + kUnitCodes) + kScales) <= kRoom ? 4 : 1;
     static constexpr int kX = kGroup * kUnitX, kCodes = kGroup * kUnitCodes;
@@ -50,8 +53,7 @@ struct GemmLayout {
     static constexpr int kStages = stages(kRoom);
     static constexpr int kCodesAt = kStages * kX, kScalesAt = kCodesAt + kStages * kCodes,
                          kRowsAt = kScalesAt + scale_slots(kStages) * kScales,
-                         kStagedAt = kRowsAt + kGemmRowSets * kTokens * 8,
-                         kBarriersAt = kStagedAt + kStaged;
+                         kStagedAt = kRowsAt + kGemmRowSets * kTokens * 8, kBarriersAt = kStagedAt + kStaged;
     static_assert(kStages >= (kGroup == 4 ? 2 : 3), "steps in flight while others are converted");
     static_assert(kCodesAt % 128 == 0 && kScalesAt % 128 == 0 && kRowsAt % 128 == 0);
 };
@@ -72,7 +74,9 @@ struct GemmBlock {
     }
     __device__ __forceinline__ uint64_t* empty(int s) const { return full(kMostGemmStages + s); }
     __device__ __forceinline__ std::byte* x_at(int s) const { return shared + s * L::kX; }
-    __device__ __forceinline__ std::byte* codes_at(int s) const { return shared + L::kCodesAt + s * L::kCodes; }
+    __device__ __forceinline__ std::byte* codes_at(int s) const {
+        return shared + L::kCodesAt + s * L::kCodes;
+    }
     __device__ __forceinline__ std::byte* scales_at(int s) const {
         return shared + L::kScalesAt + s * L::kScales;
     }
@@ -90,15 +94,17 @@ struct GemmBlock {
     }
 
     __device__ __forceinline__ void produce(const GemmTile& t);
-    __device__ __forceinline__ void multiply(float (&sum)[kHalves][kTokens / 2], const HalfScales (&by)[kHalves], int sixteens,
-                                             int group, int warp, int lane);
+    __device__ __forceinline__ void multiply(float (&sum)[kHalves][kTokens / 2],
+                                             const HalfScales (&by)[kHalves], int sixteens, int group,
+                                             int warp, int lane);
     __device__ __forceinline__ bool merge(float (&sum)[kHalves][kTokens / 2], const GemmTile& t, int group,
                                           int thread);
     __device__ __forceinline__ void finish_half(const float (&sum)[kHalves][kTokens / 2], const GemmTile& t,
                                                 int group, int warp, int lane);
     template <bool kGlu>
-    __device__ __forceinline__ void finish(const float (&sum)[kHalves][kTokens / 2], const HalfScales (&by)[kHalves],
-                                           const GemmTile& t, int group, int warp, int lane);
+    __device__ __forceinline__ void finish(const float (&sum)[kHalves][kTokens / 2],
+                                           const HalfScales (&by)[kHalves], const GemmTile& t, int group,
+                                           int warp, int lane);
 };
 
 // One thread.
@@ -131,19 +137,20 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::produce(const Ge
     row_set = (row_set + 1) % kGemmRowSets;
 }
 
-// One warpgroup, software-pipelined: [convert 64 rows × 64 columns] [issue their wgmma] [wait for the next copy,
-// load its codes] [wait for the wgmma before that, free its stage].
+// One warpgroup, software-pipelined: [convert 64 rows × 64 columns] [issue their wgmma] [wait for the next
+// copy, load its codes] [wait for the wgmma before that, free its stage].
 template <SlabKind F, int kHalves, int kTokens>
 __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::multiply(float (&sum)[kHalves][kTokens / 2],
-                                                                const HalfScales (&by)[kHalves], int sixteens,
-                                                                int group, int warp, int lane) {
+                                                                         const HalfScales (&by)[kHalves],
+                                                                         int sixteens, int group, int warp,
+                                                                         int lane) {
     uint32_t a[2][16], kept[kHalves][W::kKept];
     W w;
     const int slab = group * kHalves * 4 + warp;  // of the tile
     int before = -1;
     barrier_wait(full(stage), turn);
-    w.template load<0>(codes_at(stage) + slab * W::kCodes, scales_at(scale_slot) + slab * W::kScales, lane, kept[0],
-                       by[0]);
+    w.template load<0>(codes_at(stage) + slab * W::kCodes, scales_at(scale_slot) + slab * W::kScales, lane,
+                       kept[0], by[0]);
     const auto unit = [&]<int kUnit>(bool last) {
         constexpr bool kEnd = L::kGroup == 1 || kUnit == 3;  // of what arrived together
         constexpr int kPlace = L::kGroup == 1 ? 0 : kUnit, kNext = L::kGroup == 1 ? 0 : (kUnit + 1) % 4;
@@ -161,11 +168,13 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::multiply(float (
                 const int next = slab + (half + 1) * 4;
                 w.template load<kUnit>(codes_at(now) + kPlace * L::kUnitCodes + next * W::kCodes,
                                        scales_at(slot) + next * W::kScales, lane,
-                                       kept[half + 1 < kHalves ? half + 1 : 0], by[half + 1 < kHalves ? half + 1 : 0]);
+                                       kept[half + 1 < kHalves ? half + 1 : 0],
+                                       by[half + 1 < kHalves ? half + 1 : 0]);
             } else if (kUnit < 3 || !last) {
                 if (kEnd) barrier_wait(full(stage), turn);
                 w.template load<(kUnit + 1) % 4>(codes_at(stage) + kNext * L::kUnitCodes + slab * W::kCodes,
-                                                 scales_at(scale_slot) + slab * W::kScales, lane, kept[0], by[0]);
+                                                 scales_at(scale_slot) + slab * W::kScales, lane, kept[0],
+                                                 by[0]);
             }
             wgmma_wait<1>();
             // What the last group of copies brought has now been multiplied.
@@ -186,11 +195,12 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::multiply(float (
     if (lane == 0) barrier_arrive(empty(before));
 }
 
-// One warpgroup: adds its part of the sums to those of the other blocks of the tile. True in the last one to come,
-// which then has them all.
+// One warpgroup: adds its part of the sums to those of the other blocks of the tile. True in the last one to
+// come, which then has them all.
 template <SlabKind F, int kHalves, int kTokens>
 __device__ __forceinline__ bool GemmBlock<F, kHalves, kTokens>::merge(float (&sum)[kHalves][kTokens / 2],
-                                                                      const GemmTile& t, int group, int thread) {
+                                                                      const GemmTile& t, int group,
+                                                                      int thread) {
     constexpr int kFloats = kHalves * kTokens / 2;  // of a thread
     float* tile = p.partial + int64_t(t.tile) * p.splits * 2 * kFloats * 128 + thread;
     const auto at = [&](int split) { return tile + int64_t(split * 2 + group) * kFloats * 128; };
@@ -225,17 +235,17 @@ __device__ __forceinline__ bool GemmBlock<F, kHalves, kTokens>::merge(float (&su
 // Some tokens at a time through shared memory, so that a row's results leave together.
 template <SlabKind F, int kHalves, int kTokens>
 template <bool kGlu>
-__device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::finish(const float (&sum)[kHalves][kTokens / 2],
-                                                                       const HalfScales (&by)[kHalves],
-                                                                       const GemmTile& t, int group, int warp,
-                                                                       int lane) {
+__device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::finish(
+    const float (&sum)[kHalves][kTokens / 2], const HalfScales (&by)[kHalves], const GemmTile& t, int group,
+    int warp, int lane) {
     constexpr int kEach = kGlu ? 8 : 16, kWidth = 4 * kHalves * kEach;  // columns of y of a slab, of a group
     constexpr int kSome = L::kStagedTokens;
     const int g = lane >> 2, c = 2 * (lane & 3), slab = t.slab + group * kHalves * 4;
     const GemmResults to(p, t, slab, kEach);
     const float* factor = factors(row_set);
     const int* pair = pairs(row_set);
-    float* staged = reinterpret_cast<float*>(shared + L::kStagedAt) + group * staged_floats(kSome, 64 * kHalves);
+    float* staged =
+        reinterpret_cast<float*>(shared + L::kStagedAt) + group * staged_floats(kSome, 64 * kHalves);
     float* own = staged + c * (kWidth + 4) + warp * kEach + g;
     float undo[kHalves][2];
 #pragma unroll
@@ -270,16 +280,16 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::finish(const flo
 }
 
 __device__ __forceinline__ void store_matrices(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(shared_address(to)),
-                 "r"(a), "r"(b), "r"(c), "r"(d)
-                 : "memory");
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(shared_address(to)),
+        "r"(a), "r"(b), "r"(c), "r"(d)
+        : "memory");
 }
 
 // The same for SlabMode::half: [token][64 · kHalves] FP16 in shared memory, 16 bytes behind each token.
 template <SlabKind F, int kHalves, int kTokens>
-__device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::finish_half(const float (&sum)[kHalves][kTokens / 2],
-                                                                            const GemmTile& t, int group, int warp,
-                                                                            int lane) {
+__device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::finish_half(
+    const float (&sum)[kHalves][kTokens / 2], const GemmTile& t, int group, int warp, int lane) {
     constexpr int kWidth = 64 * kHalves, kPitch = kWidth + 8, kAcross = kWidth / 8, kSome = L::kStagedTokens;
     const int slab = t.slab + group * kHalves * 4, live = (p.part[t.part].slabs - slab) * 16;
     const int64_t stride = p.part[t.part].y_stride;
@@ -320,7 +330,8 @@ __global__ void __launch_bounds__(kGemmThreads, (GemmLayout<F, kHalves, kTokens>
     extern __shared__ std::byte dynamic[];
     GemmBlock<F, kHalves, kTokens> block(p, dynamic);
     if (threadIdx.x == 0) {
-        for (int s = 0; s < kMostGemmStages; ++s) barrier_init(block.full(s), 1), barrier_init(block.empty(s), 8);
+        for (int s = 0; s < kMostGemmStages; ++s)
+            barrier_init(block.full(s), 1), barrier_init(block.empty(s), 8);
         barrier_init_fence();
     }
     __syncthreads();

@@ -1,5 +1,6 @@
-// many_rows.cpp — products of more rows than a step of decoding has, in the formats that have matrix kernels: tiles
-// of weights and of rows that are whole, begun and ended anywhere; experts with none, few and many rows.
+// many_rows.cpp — products of more rows than a step of decoding has, in the formats that have matrix kernels:
+// tiles of weights and of rows that are whole, begun and ended anywhere; experts with none, few and many
+// rows.
 #include <cmath>
 
 #include "harness.h"
@@ -14,12 +15,14 @@ struct ManyShape {
     int rows, in, out;
 };
 // Runs of 160 rows and tiles of 128 and 256 weights, one more and one less.
-const ManyShape kShapes[] = {{9, 256, 80},   {16, 512, 272},  {17, 2048, 128}, {65, 768, 144},
+const ManyShape kShapes[] = {{9, 256, 80},    {16, 512, 272},  {17, 2048, 128}, {65, 768, 144},
                              {160, 256, 528}, {161, 1024, 64}, {337, 512, 32}};
 
 class ManyRows : public testing::TestWithParam<Quant> {
   protected:
-    std::string name(const char* op) const { return fmt::format("many rows {} {}", op, quant_name(GetParam())); }
+    std::string name(const char* op) const {
+        return fmt::format("many rows {} {}", op, quant_name(GetParam()));
+    }
 };
 
 // Risk: parts that meet inside a tile; another format between them; the last rows of a tile.
@@ -101,7 +104,8 @@ TEST_P(ManyRows, LinearGlu) {
     }
 }
 
-// Risk: a row that depends on which rows lie beside it. How many there are may choose how a sum is cut, no more.
+// Risk: a row that depends on which rows lie beside it. How many there are may choose how a sum is cut, no
+// more.
 TEST_P(ManyRows, RowsAmongOthers) {
     Random random(name("among others"));
     const int rows = 200, in = 512, out = 160;
@@ -116,8 +120,7 @@ TEST_P(ManyRows, RowsAmongOthers) {
             return m->read(op.y);
         };
         const Floats all = run(0, rows);
-        for (const auto& [first, count] : {std::pair{0, 9}, {37, 33}, {150, 50}})
-        {
+        for (const auto& [first, count] : {std::pair{0, 9}, {37, 33}, {150, 50}}) {
             const Floats some = slice(all, int64_t(first) * out, int64_t(count) * out);
             expect_close(fmt::format("{} rows {}+{}", m->name, first, count), run(first, count),
                          Doubles(some.begin(), some.end()), 2e-6);
@@ -127,8 +130,8 @@ TEST_P(ManyRows, RowsAmongOthers) {
 
 // Risk: experts with more rows than a tile; with none; absent rows among them.
 TEST_P(ManyRows, Experts) {
-    moe_case::MoeShape shape{"many rows", 6, 3, 512, 256, 256, Scoring::softmax, false, true, false, true, 1.0f,
-                             GetParam()};
+    moe_case::MoeShape shape{"many rows", 6,    3,     512,  256,  256,       Scoring::softmax,
+                             false,       true, false, true, 1.0f, GetParam()};
     for (const int count : {9, 40, 430}) {
         Random random(fmt::format("{} {}", name("experts"), count));
         const moe_case::Block b(shape, random);

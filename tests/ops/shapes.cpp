@@ -42,7 +42,8 @@ void compare_rows(const std::string& what, int rows, const Doubles& want, const 
     for (Machine* m : machines()) {
         m->reset();
         const Floats all = run(*m, 0, rows);
-        expect_close(m->name + ' ' + what, all, want, glu ? m->glu_tolerance(1e-6, rows) : m->tolerance(1e-6, rows));
+        expect_close(m->name + ' ' + what, all, want,
+                     glu ? m->glu_tolerance(1e-6, rows) : m->tolerance(1e-6, rows));
         bits.expect(*m, what, all);
         if (rows == 1 || rows > m->rows_of_one_form() || cases_are_short()) continue;
         for (int t = 0; t < rows; ++t)

@@ -1,10 +1,10 @@
 // slab_half.cuh — 16 rows × 64 columns of a slab as FP16 fragments of the A operand of mma.m16n8k16 and of
 // wgmma.m64k16, converted in registers.
 //
-// A field of up to 11 bits inside an FP16 word *is* the number field · 2^-24 (subnormals go on linearly into the
-// first normal binade), and HFMA2 takes subnormals at full speed: so a code is masked, multiplied by its scale and
-// added to its minimum in two instructions for two weights, and nothing is subtracted. Weights come out as
-// w / Weight::scale[0] · 2^(power − 24), see HalfScales: the epilogue undoes both.
+// A field of up to 11 bits inside an FP16 word *is* the number field · 2^-24 (subnormals go on linearly into
+// the first normal binade), and HFMA2 takes subnormals at full speed: so a code is masked, multiplied by its
+// scale and added to its minimum in two instructions for two weights, and nothing is subtracted. Weights come
+// out as w / Weight::scale[0] · 2^(power − 24), see HalfScales: the epilogue undoes both.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -47,11 +47,13 @@ __device__ __forceinline__ uint32_t masked_or(uint32_t a, uint32_t mask, uint32_
 }
 __device__ __forceinline__ float power_of_two(int e) { return __int_as_float((e + 127) << 23); }
 
-// What D and M of the rows g and g + 8 are multiplied by once for 256 columns, so that D times its six or eight
-// bits of scale still is an FP16 number, M is in the same unit, and each row fills FP16 as well as the tensor's
-// greatest does (row_powers.cu).
+// What D and M of the rows g and g + 8 are multiplied by once for 256 columns, so that D times its six or
+// eight bits of scale still is an FP16 number, M is in the same unit, and each row fills FP16 as well as the
+// tensor's greatest does (row_powers.cu).
 template <SlabKind F>
-constexpr int kHalfPower = F == SlabKind::k6 ? -7 : F == SlabKind::q8 ? 0 : -6;
+constexpr int kHalfPower = F == SlabKind::k6   ? -7
+                           : F == SlabKind::q8 ? 0
+                                               : -6;
 struct HalfScales {
     int power[2];  // of the rows g and g + 8
     int relative;  // of M beyond D
@@ -63,8 +65,8 @@ __device__ __forceinline__ HalfScales half_scales(const float* factor, const int
         s.relative = int(__float_as_uint(factor[1]) >> 23 & 255) - 127;
     return s;
 }
-// Of one k-step: `codes` at the slab's unit of 64 columns, `scales` at its scales of 256 columns; `kept` lasts for
-// the four units of an item.
+// Of one k-step: `codes` at the slab's unit of 64 columns, `scales` at its scales of 256 columns; `kept`
+// lasts for the four units of an item.
 template <SlabKind>
 struct HalfSlab;
 

@@ -1,5 +1,5 @@
-// wgmma.cuh — one step of 64 columns of wgmma with A from registers; also with a token count known only at run
-// time, on the same accumulator registers for every count. sm_90a.
+// wgmma.cuh — one step of 64 columns of wgmma with A from registers; also with a token count known only at
+// run time, on the same accumulator registers for every count. sm_90a.
 #pragma once
 #include <cstdint>
 
@@ -106,7 +106,8 @@ __device__ __forceinline__ void wgmma_fixed(float (&d)[32], const uint32_t* a, u
 
 // REQUIRES: a count of 16 · sixteens ≤ kTokens; exactly kTokens, where that is not kRaggedTokens.
 template <int kTokens>
-__device__ __forceinline__ void wgmma_step(float (&d)[kTokens / 2], const uint32_t* a, uint64_t b, int sixteens) {
+__device__ __forceinline__ void wgmma_step(float (&d)[kTokens / 2], const uint32_t* a, uint64_t b,
+                                           int sixteens) {
     if constexpr (kTokens == kRaggedTokens)
         wgmma_ragged(d, a, b, sixteens);
     else
