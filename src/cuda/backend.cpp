@@ -54,6 +54,7 @@ class CudaBackend final : public Backend {
   private:
     void note_plain(const Tape& tape, const Program& p);
     void renew_notices();
+    Result<int> dynamic_shared(const void* kernel);
     Result<void> measure(Program& p);
     Result<void> capture(Program& p);
     Result<void> launch_all(const Program& p, bool programmatic);
@@ -68,6 +69,7 @@ class CudaBackend final : public Backend {
     int64_t scratch_bytes_ = 0, scratch_planned_ = 0;
     std::vector<Program> programs_;
     std::map<int32_t, std::string> plain_notices_;  // by rows
+    std::map<const void*, int> dynamic_shared_;     // by kernel
     PinnedStep steps_[kStepBuffers];
     int step_next_ = 0;
     std::vector<std::pair<int64_t, cudaEvent_t>> marks_;  // tickets not yet seen done
@@ -210,25 +212,33 @@ Result<Compiled> CudaBackend::compile(const Tape& tape) {
     note_plain(tape, p);
     for (size_t i = 0; i < p.launches.size(); ++i) {
         Launch& l = p.launches[i];
-        // One kernel may be launched with several sizes, so each may have all there is. And all want the same
-        // split of L1: a multiprocessor changes it only when it is idle, so neighbours of another split would
-        // not overlap.
-        cudaFuncAttributes kernel{};
-        CUDA_TRY(cudaFuncGetAttributes(&kernel, l.kernel));
-        const int most = device_.shared_block - int(kernel.sharedSizeBytes);
-        CUDA_TRY(cudaFuncSetAttribute(l.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
+        TRY(const int most, dynamic_shared(l.kernel));
         if (p.rows <= kFewRows) {
             const uint32_t before = i ? p.launches[i - 1].shared : 0;
-            const int32_t least =
-                least_shared(device_, int32_t(i), int32_t(before)) - int32_t(kernel.sharedSizeBytes);
+            const int32_t fixed = device_.shared_block - most,
+                          least = least_shared(device_, int32_t(i), int32_t(before)) - fixed;
             l.shared = uint32_t(std::max(int32_t(l.shared), std::min(least, most)));
         }
-        CUDA_TRY(cudaFuncSetAttribute(l.kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                      cudaSharedmemCarveoutMaxShared));
     }
     if (options_.executor == CudaExecutor::graph && p.rows <= kCapturedRows) TRY_VOID(capture(p));
     programs_.push_back(std::move(p));
     return Compiled{int32_t(programs_.size() - 1)};
+}
+
+// Bytes of dynamic shared memory that a kernel may have, and gets. One kernel may be launched with several
+// sizes, so each may have all there is. And all want the same split of L1: a multiprocessor changes it only
+// when it is idle, so neighbours of another split would not overlap.
+Result<int> CudaBackend::dynamic_shared(const void* kernel) {
+    const auto known = dynamic_shared_.find(kernel);
+    if (known != dynamic_shared_.end()) return known->second;
+    cudaFuncAttributes facts{};
+    CUDA_TRY(cudaFuncGetAttributes(&facts, kernel));
+    const int most = device_.shared_block - int(facts.sharedSizeBytes);
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                  cudaSharedmemCarveoutMaxShared));
+    dynamic_shared_[kernel] = most;
+    return most;
 }
 
 Result<void> CudaBackend::launch_all(const Program& p, bool programmatic) {
