@@ -127,7 +127,7 @@ __device__ __forceinline__ void put_in_place(const OrderCall& p, const int32_t* 
 }
 
 // One block, a thread an expert: a run of places and tiles for each.
-// Kernel     order_experts: 40 registers, 4352 bytes
+// Kernel     order_experts: 56 registers, 4352 bytes
 __global__ void __launch_bounds__(kOrderThreads) order_experts(const OrderCall p) {
     __shared__ int32_t warp_places[32], warp_tiles[32], firsts[kOrderThreads];
     wait_for_predecessor();

@@ -48,8 +48,8 @@ __device__ __forceinline__ float row_max(float v, float* part) {
 }
 
 // kThreads: of a row. A first pass for the norm, one for the greatest value, one that writes; what was read
-// stays in registers where a row has no more than kKept · 8 columns a thread. Kernel     pack: 80 registers,
-// 384 bytes
+// stays in registers where a row has no more than kKept · 8 columns a thread.
+// Kernel     pack: 80 registers, 384 bytes
 template <int kThreads, int kKept>
 __global__ void __launch_bounds__(256) pack(const Pack p) {
     __shared__ double part_sum[32];

@@ -37,7 +37,8 @@ __device__ float2 greatest(const std::byte* item, int row) {
 }
 
 // A warp a slab; a lane half of a row's items. The greatest D lands in [2^14, 2^15), or lower where M would
-// leave FP16 otherwise. Kernel     find_row_powers: 40 registers
+// leave FP16 otherwise.
+// Kernel     find_row_powers: 40 registers
 template <Quant kSlab>
 __global__ void __launch_bounds__(256) find_row_powers(const RowPowers p) {
     const int64_t slab = int64_t(blockIdx.x) * 8 + threadIdx.x / 32;
