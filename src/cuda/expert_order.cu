@@ -148,7 +148,9 @@ __global__ void __launch_bounds__(kOrderThreads) order_experts(const OrderCall p
     const int first = places - own_places;
     firsts[e] = first;
     if (e < p.experts) {
-        const int rows = own_tiles ? ((own + own_tiles - 1) / own_tiles + 15) / 16 * 16 : 0;
+        const int granule = min(16, p.to.tile_rows);
+        const int rows =
+            own_tiles ? ((own + own_tiles - 1) / own_tiles + granule - 1) / granule * granule : 0;
         for (int i = 0; i < own_tiles; ++i)
             p.to.tile[tiles - own_tiles + i] = make_int4(e, first + i * rows, min(rows, own - i * rows), 0);
         for (int i = own; i < own_places; ++i) p.to.pair[first + i] = -1;

@@ -125,6 +125,7 @@ void launch_mma(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights
 
 template <SlabKind F, int kHalves>
 void launch_wgmma(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights, int32_t tokens) {
+    if (tokens <= 8) return launch_wgmma<F, kHalves, 8>(l, p, weights);
     if (tokens <= 16) return launch_wgmma<F, kHalves, 16>(l, p, weights);
     if (tokens <= 32) return launch_wgmma<F, kHalves, 32>(l, p, weights);
     if (tokens <= 64) return launch_wgmma<F, kHalves, 64>(l, p, weights);
@@ -189,7 +190,7 @@ void add_part(SlabGemm& p, const Product& product) {
 int32_t expert_tile_rows(const Lowering& l, int32_t pairs, int32_t experts) {
     const int32_t mean = pairs / experts;
     if (!l.device().wgmma) return mean <= 24 ? 64 : 128;
-    return mean <= 6 ? 16 : mean <= 22 ? 32 : mean <= 44 ? 64 : kRaggedTokens;
+    return mean <= 3 ? 8 : mean <= 6 ? 16 : mean <= 22 ? 32 : mean <= 44 ? 64 : kRaggedTokens;
 }
 
 // |w| < 1/2 and |x| < 2^15 as multiplied.

@@ -168,18 +168,20 @@ struct GemmResults {
 template <int kTokens, int kWidth, int kThreads>
 __device__ __forceinline__ void store_staged(const float* staged, const GemmResults& to, int first, int count,
                                              const int* pair, int thread) {
-    constexpr int kAcross = kWidth / 4, kTurns = kTokens * kAcross / kThreads;
-    static_assert(kTurns > 0 && kThreads % kAcross == 0);
+    constexpr int kAcross = kWidth / 4, kTurns = (kTokens * kAcross + kThreads - 1) / kThreads;
+    static_assert(kThreads % kAcross == 0);
     const int c = thread % kAcross * 4, own = thread / kAcross;
     if (c >= to.live) return;
     float4 v[kTurns];
 #pragma unroll
     for (int i = 0; i < kTurns; ++i)
-        v[i] = *reinterpret_cast<const float4*>(staged + (own + i * (kThreads / kAcross)) * (kWidth + 4) + c);
+        if (const int k = own + i * (kThreads / kAcross);
+            kTurns * kThreads == kTokens * kAcross || k < kTokens)
+            v[i] = *reinterpret_cast<const float4*>(staged + k * (kWidth + 4) + c);
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
         const int k = own + i * (kThreads / kAcross);
-        if (k < count) to.put(to.row_at(first + k, pair + k) + c, v[i]);
+        if (k < kTokens && k < count) to.put(to.row_at(first + k, pair + k) + c, v[i]);
     }
 }
 

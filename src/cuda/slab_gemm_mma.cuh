@@ -11,6 +11,7 @@
 // Tested     tests/ops/linear.cpp, moe.cpp, many_rows.cpp against cpu/.
 #pragma once
 #include "cuda/lib/copy.cuh"
+#include "cuda/lib/mma_half.cuh"
 #include "cuda/lib/pdl.cuh"
 #include "cuda/slab_gemm_call.cuh"
 
@@ -38,18 +39,6 @@ struct MmaLayout {
                          kBarriersAt = kStagedAt + kStaged;
     static_assert(kCodesAt % 128 == 0 && kScalesAt % 128 == 0 && kStages >= 2);
 };
-
-__device__ __forceinline__ void mma_half(float* d, const uint32_t* a, uint32_t b0, uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t shared) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(shared)
-                 : "memory");
-}
 
 template <SlabKind F, int kTokens>
 struct MmaBlock {

@@ -4,7 +4,9 @@
 // LinearGlu,
 //            MoeGlu, MoeDownAdd, Output)
 // Shapes     x packed FP16 rows (packed_rows.cuh)   W slabs (quant/slab.h)   y F32
-// Mapping    a block: a tile of 128 · kHalves rows of W × up to kTokens rows of x, one after the other; a
+// Mapping    a block: a tile of 128 · kHalves rows of W × up to kTokens rows of x (8: by mma.sync, which
+// takes fewer
+//            instructions for them), one after the other; a
 // warp
 //            copies, two warpgroups multiply, each 64 · kHalves rows of W. Ring of k-steps of 64 columns. Few
 //            tiles: several blocks share one along K, and the last to finish adds up what they have, in their
@@ -13,6 +15,7 @@
 // TFLOP/s. Limits     K a multiple of 256. sm_90a. Tested     tests/ops/linear.cpp, moe.cpp against cpu/.
 #pragma once
 #include "cuda/lib/copy.cuh"
+#include "cuda/lib/mma_half.cuh"
 #include "cuda/lib/pdl.cuh"
 #include "cuda/lib/wgmma.cuh"
 #include "cuda/slab_gemm_call.cuh"
@@ -158,12 +161,17 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::multiply(float (
         const int now = stage, slot = scale_slot;
         if (kEnd) next_stage();
         if (kUnit == 3) next_scales();
+        [[maybe_unused]] uint32_t eight[2][4];
+        if constexpr (kTokens == 8) load_eight(eight, shared_address(x_at(now) + kPlace * L::kUnitX), lane);
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
             uint32_t* to = a[kHalves == 1 ? kUnit & 1 : half];
             w.template convert<0>(to), w.template convert<1>(to + 4);
             w.template convert<2>(to + 8), w.template convert<3>(to + 12);
-            wgmma_step<kTokens>(sum[half], to, b, sixteens);
+            if constexpr (kTokens == 8)
+                mma_eight(sum[half], to, eight);
+            else
+                wgmma_step<kTokens>(sum[half], to, b, sixteens);
             if (half + 1 < kHalves) {
                 const int next = slab + (half + 1) * 4;
                 w.template load<kUnit>(codes_at(now) + kPlace * L::kUnitCodes + next * W::kCodes,
@@ -176,7 +184,7 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::multiply(float (
                                                  scales_at(scale_slot) + slab * W::kScales, lane, kept[0],
                                                  by[0]);
             }
-            wgmma_wait<1>();
+            if constexpr (kTokens > 8) wgmma_wait<1>();
             // What the last group of copies brought has now been multiplied.
             if ((L::kGroup == 1 || kUnit == 0) && half == 0 && before >= 0 && lane == 0)
                 barrier_arrive(empty(before));
@@ -191,7 +199,8 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::multiply(float (
         unit.template operator()<2>(last);
         unit.template operator()<3>(last);
     }
-    wgmma_wait<0>();
+    if constexpr (kTokens > 8) wgmma_wait<0>();
+    __syncwarp();
     if (lane == 0) barrier_arrive(empty(before));
 }
 
@@ -286,6 +295,12 @@ __device__ __forceinline__ void store_matrices(void* to, uint32_t a, uint32_t b,
         : "memory");
 }
 
+__device__ __forceinline__ void store_matrices(void* to, uint32_t a, uint32_t b) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0],{%1,%2};" ::"r"(shared_address(to)),
+                 "r"(a), "r"(b)
+                 : "memory");
+}
+
 // The same for SlabMode::half: [token][64 · kHalves] FP16 in shared memory, 16 bytes behind each token.
 template <SlabKind F, int kHalves, int kTokens>
 __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::finish_half(
@@ -296,7 +311,8 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::finish_half(
     const float undo = power_of_two(-p.half_power);
     __half* y = reinterpret_cast<__half*>(p.part[t.part].y) + int64_t(t.first) * stride + slab * 16;
     __half* staged = reinterpret_cast<__half*>(shared + L::kStagedAt) + group * kSome * kPitch;
-    __half* own = staged + ((lane & 7) + ((lane >> 4) << 3)) * kPitch + warp * 16 + (lane >> 3 & 1) * 8;
+    const int token = (lane & 7) + (kSome > 8 ? (lane >> 4) << 3 : 0);
+    __half* own = staged + token * kPitch + warp * 16 + (lane >> 3 & 1) * 8;
     const int thread = warp * 32 + lane, column = thread % kAcross * 8;
 #pragma unroll
     for (int first = 0; first < kTokens; first += kSome) {
@@ -307,15 +323,19 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::finish_half(
 #pragma unroll
             for (int half = 0; half < kHalves; ++half) {
                 const float* v = sum[half] + (first + i) / 2;
-                store_matrices(own + i * kPitch + half * 64, half2_of(v[0] * undo, v[1] * undo),
-                               half2_of(v[2] * undo, v[3] * undo), half2_of(v[4] * undo, v[5] * undo),
-                               half2_of(v[6] * undo, v[7] * undo));
+                const uint32_t low = half2_of(v[0] * undo, v[1] * undo),
+                               high = half2_of(v[2] * undo, v[3] * undo);
+                if constexpr (kSome == 8)
+                    store_matrices(own + half * 64, low, high);
+                else
+                    store_matrices(own + i * kPitch + half * 64, low, high,
+                                   half2_of(v[4] * undo, v[5] * undo), half2_of(v[6] * undo, v[7] * undo));
             }
         named_barrier(1 + group, 128);
 #pragma unroll
-        for (int i = 0; i < kSome * kAcross / 128; ++i) {
+        for (int i = 0; i < (kSome * kAcross + 127) / 128; ++i) {
             const int k = thread / kAcross + i * (128 / kAcross);
-            if (first + k < t.count && column < live)
+            if (k < kSome && first + k < t.count && column < live)
                 *reinterpret_cast<uint4*>(y + (first + k) * stride + column) =
                     *reinterpret_cast<const uint4*>(staged + k * kPitch + column);
         }

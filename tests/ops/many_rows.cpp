@@ -130,15 +130,16 @@ TEST_P(ManyRows, RowsAmongOthers) {
 
 // Risk: experts with more rows than a tile; with none; absent rows among them.
 TEST_P(ManyRows, Experts) {
-    moe_case::MoeShape shape{"many rows", 6,    3,     512,  256,  256,       Scoring::softmax,
-                             false,       true, false, true, 1.0f, GetParam()};
-    for (const int count : {9, 40, 430}) {
-        Random random(fmt::format("{} {}", name("experts"), count));
+    for (const auto& [experts, count] :
+         {std::pair{6, 9}, {6, 40}, {6, 430}, {24, 9}, {24, 23}, {24, 40}, {24, 150}}) {
+        moe_case::MoeShape shape{"many rows", experts, 3,     512,  256,  256,       Scoring::softmax,
+                                 false,       true,    false, true, 1.0f, GetParam()};
+        Random random(fmt::format("{} {} {}", name("experts"), experts, count));
         const moe_case::Block b(shape, random);
         moe_case::Rows r(b, count, random);
         for (int t = 0; t < count; ++t) {  // expert 4 always, expert 2 never
-            r.logits[size_t(t) * 6 + 4] = 9.0f + float(t % 3);
-            r.logits[size_t(t) * 6 + 2] = -9.0f;
+            r.logits[size_t(t) * size_t(experts) + 4] = 9.0f + float(t % 3);
+            r.logits[size_t(t) * size_t(experts) + 2] = -9.0f;
         }
         const Doubles want_h = moe_case::glu_reference(b, r);
         const Floats h(want_h.begin(), want_h.end());
@@ -146,9 +147,9 @@ TEST_P(ManyRows, Experts) {
         for (Machine* m : machines()) {
             m->reset();
             const moe_case::Answer a = moe_case::run_moe(*m, b, r, moe_case::all_rows(count), &h);
-            expect_close(fmt::format("{} moe_glu of {}", m->name, count), a.h, want_h,
+            expect_close(fmt::format("{} moe_glu of {} × {}", m->name, experts, count), a.h, want_h,
                          m->glu_tolerance(1e-6, count));
-            expect_close(fmt::format("{} moe_down_add of {}", m->name, count), a.x, want_x,
+            expect_close(fmt::format("{} moe_down_add of {} × {}", m->name, experts, count), a.x, want_x,
                          m->tolerance(1e-6, count));
         }
     }
