@@ -84,14 +84,14 @@ bool PrefixCache::make_host_room(int64_t bytes) {
 
 // A copy in the host. REQUIRES: room for it. False: the machine has no memory left.
 bool PrefixCache::set_host(Place& place, std::span<const std::byte> bytes) {
-    std::unique_ptr<std::byte[]> block(new (std::nothrow) std::byte[bytes.size()]);
+    HostBlock block = host_block(bytes.size());
     if (!block) return false;
     std::copy(bytes.begin(), bytes.end(), block.get());
     place_host(place, std::move(block));
     return true;
 }
 
-void PrefixCache::place_host(Place& place, std::unique_ptr<std::byte[]> block) {
+void PrefixCache::place_host(Place& place, HostBlock block) {
     forget(place);
     place.host = std::move(block);
     host_bytes_ += bytes_of(place);
@@ -101,10 +101,10 @@ void PrefixCache::place_host(Place& place, std::unique_ptr<std::byte[]> block) {
 // REQUIRES: room in the host for all of them. False, and nothing changed: the machine has no memory left.
 bool PrefixCache::to_host(std::span<Place* const> places) {
     std::vector<BlockMove> moves;
-    std::vector<std::unique_ptr<std::byte[]>> blocks;
+    std::vector<HostBlock> blocks;
     for (const Place* place : places) {
         const std::span<std::byte> from = device_bytes(*place);
-        blocks.emplace_back(new (std::nothrow) std::byte[from.size()]);
+        blocks.push_back(host_block(from.size()));
         if (!blocks.back()) return false;
         moves.push_back({{blocks.back().get(), from.size()}, from});
     }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/host_block.h"
 #include "engine/kv_cache.h"
 #include "engine/sequence.h"
 #include "engine/state_pool.h"
@@ -94,7 +95,7 @@ class PrefixCache {
         Node* node = nullptr;
         bool is_state = false;
         int32_t device = -1;
-        std::unique_ptr<std::byte[]> host;
+        HostBlock host;
         std::list<Place*>* list = nullptr;  // by use, oldest first
         std::list<Place*>::iterator at{};
         bool none() const { return device < 0 && !host; }
@@ -120,7 +121,7 @@ class PrefixCache {
     std::vector<Place*> oldest(const std::list<Place*>& list, int32_t n) const;
     bool make_host_room(int64_t bytes);
     bool set_host(Place& place, std::span<const std::byte> bytes);
-    void place_host(Place& place, std::unique_ptr<std::byte[]> block);
+    void place_host(Place& place, HostBlock block);
     bool to_host(std::span<Place* const> places);
     void evict(std::list<Place*>& list, int32_t n);
     bool state_in_budget();
