@@ -90,7 +90,7 @@ def oracle_part(check):
 
 
 def run_soak(folder):
-    with Server([BINARY, "serve"], tiny_model("qwen35-r2"), LENIENT, folder / "server.log") as server:
+    with Server([BINARY, "serve"], tiny_model("qwen35-r2"), [*LENIENT, *soak.BOUNDED], folder / "server.log") as server:
         return asyncio.run(soak.soak(server, 5000))
 
 
