@@ -2,7 +2,7 @@
 """Builds and tests, part by part, with minutes for each and one total line at the end: `N passed, N failed`.
 
 Usage: tools/ci.py test     model, release build, ctest, pytest                          (`make test`)
-       tools/ci.py check    format, layering, headers, the above, sanitizers, CUDA kernels, clang-tidy (`make check`, .ci/run)
+       tools/ci.py check    format, layering, headers, the above, Codex, OpenCode, HAProxy, sanitizers, CUDA kernels, clang-tidy (`make check`, .ci/run)
 
 A test counts once for every way it is run. A part that is no test (a build, the format) counts as one failure when
 it fails and as nothing when it passes. Later parts run all the same, so that one run shows everything that is wrong.
@@ -25,7 +25,7 @@ PYTHON = str(ROOT / ".venv" / "bin" / "python")
 SANITIZED = ["core", "quant", "load", "ops", "cpu", "model", "engine"]
 SANITIZED_TEST_S = 15 * 60
 LOG_CHARS = 20_000    # of a failed run's output, its end
-# Tests with programs of others (coding agents from npm, HAProxy): part of `make proof`.
+# Tests with programs of others (coding agents from npm, HAProxy), which `tools/setup.sh test` does not install.
 CLIENTS = ["tests/agents", "tests/proxy"]
 
 
@@ -199,9 +199,10 @@ def main():
     built = build_and_test(totals)
     if check:
         if built:
+            totals.part("clients", pytest("clients", *CLIENTS))
             sanitizers(totals)
         else:
-            totals.skip("asan build", "the release build failed")
+            totals.skip("clients, asan build", "the release build failed")
         totals.part("kernels", step(sys.executable, "tools/check_kernels.py"))
         totals.part("clang-tidy", step(sys.executable, "tools/ci_tidy.py"))
     return totals.close()

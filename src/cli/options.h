@@ -127,7 +127,7 @@ struct ServeOptions {
     std::vector<std::string> aliases, allowed_hosts, cors_origins;
     bool any_model = false, insecure = false;
     std::optional<int64_t> context, slots, chunk;
-    std::optional<int64_t> kv_memory, checkpoint_memory, host_cache;  // bytes
+    std::optional<int64_t> kv_memory, checkpoint_memory, host_cache, replay_memory;  // bytes
     bool no_prefix_cache = false, deterministic = false;
     std::optional<std::string> cache_file;
     std::string backend = "auto";

@@ -36,8 +36,8 @@ void bind_model(Binder& b, ServeOptions& o) {
               o.context);
     b.integer("--slots", "requests that run at once (default 8 on a CPU, 32 on a GPU)", 1, kMaxSlots,
               o.slots);
-    b.integer("--chunk", "most prompt tokens of one step; a multiple of 64 (default: what suits the backend)", 64, 1 << 16,
-              o.chunk);
+    b.integer("--chunk", "most prompt tokens of one step; a multiple of 64 (default: what suits the backend)",
+              64, 1 << 16, o.chunk);
     b.bytes("--kv-memory", "memory for keys and values (default: --slots times --ctx, at most what there is)",
             o.kv_memory);
     b.bytes("--checkpoint-memory", "device memory for recurrent states that are kept (default: 8 a slot)",
@@ -45,6 +45,9 @@ void bind_model(Binder& b, ServeOptions& o) {
     b.bytes("--host-cache",
             "host memory for beginnings of requests that the device has no room for (default: none on a CPU)",
             o.host_cache);
+    b.bytes("--replay-memory",
+            "host memory for the tokens of answers, which later turns see again (default: 256M)",
+            o.replay_memory);
     b.flag("--no-prefix-cache", "compute every prompt from its beginning", o.no_prefix_cache);
     b.text("--cache-file", "FILE",
            "keep the beginnings of requests over a restart: read at the start, written at a clean end",

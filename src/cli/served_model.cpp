@@ -51,6 +51,7 @@ Result<std::unique_ptr<ServedModel>> ServedModel::open(const ServeOptions& o, co
     service.aliases = o.aliases;
     service.trained_context = facts.shape.context;
     service.vocab = facts.shape.vocab;
+    if (o.replay_memory) service.replay_bytes = size_t(*o.replay_memory);
     TRY(service.sampling, resolve_sampling({}, facts.metadata));
     TRY(model->service, ModelService::make(*model->engine, std::move(service)));
     return model;

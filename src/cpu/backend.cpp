@@ -93,16 +93,26 @@ class CpuBackend final : public Backend {
             scratch_ = Pages(0);
             TRY(scratch_, reserve(scratch));
         }
-        tapes_.push_back(tape);
-        tapes_.back().on_record(nullptr);
-        us_.emplace_back(measure_ ? tape.instrs().size() : 0);
-        return Compiled{int32_t(tapes_.size()) - 1};
+        auto id = int32_t(tapes_.size());
+        if (released_.empty()) {
+            tapes_.push_back(tape);
+            us_.emplace_back();
+        } else {
+            id = released_.back();
+            released_.pop_back();
+            tapes_[size_t(id)] = tape;
+        }
+        tapes_[size_t(id)].on_record(nullptr);
+        us_[size_t(id)].assign(measure_ ? tape.instrs().size() : 0, {});
+        return Compiled{id};
     }
 
     void release(const Compiled& compiled) override {
         CHECK(compiled.id >= 0 && size_t(compiled.id) < tapes_.size(), "tape {} of {}", compiled.id,
               tapes_.size());
         tapes_[size_t(compiled.id)] = Tape({}, {}, nullptr);
+        us_[size_t(compiled.id)] = {};
+        released_.push_back(compiled.id);
     }
 
     Result<Ticket> execute(const Compiled& compiled, std::span<const std::byte> step) override {
@@ -171,6 +181,7 @@ class CpuBackend final : public Backend {
     std::vector<Pages> memory_;
     Pages scratch_{0};
     std::vector<Tape> tapes_;
+    std::vector<int32_t> released_;                    // places in it that are free again
     std::vector<std::vector<std::vector<float>>> us_;  // measured, by tape and instruction
     int64_t allocated_ = 0, ticket_ = 0;
 };

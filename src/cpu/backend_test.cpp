@@ -121,5 +121,20 @@ TEST(CpuBackend, TapesAreKeptAndStepsCopied) {
     }
 }
 
+// Risk: a server sees prompts of every length, and memory grows with each that is compiled and forgotten.
+TEST(CpuBackend, PlacesOfReleasedTapesAreTakenAgain) {
+    auto backend = make_cpu_backend({1}).value();
+    Memory arena = backend->allocate(1 << 16, MemoryKind::arena).value();
+    Memory step = backend->allocate(1 << 16, MemoryKind::step).value();
+    const Tape tape({step.data}, {}, arena.data);
+    const Compiled kept = backend->compile(tape).value();
+    for (int i = 0; i < 100; ++i) {
+        const Compiled next = backend->compile(tape).value();
+        EXPECT_NE(next.id, kept.id);
+        ASSERT_LT(next.id, 2) << i;
+        backend->release(next);
+    }
+}
+
 }  // namespace
 }  // namespace sparkinfer

@@ -11,6 +11,7 @@ namespace sparkinfer {
 namespace {
 
 constexpr int64_t kChunkBytes = 128 << 10;
+constexpr int kFewTokens = 8;
 
 int64_t padded(int64_t k) { return (k + 15) / 16 * 16; }
 
@@ -33,11 +34,11 @@ RowChunk chunk_of(const Weight& w, int64_t chunk) {
 void multiply_chunk(const Weight& w, int expert, RowChunk chunk, const float* const* x, int tokens,
                     float* out, int64_t out_stride, float* buffer) {
     const int64_t stride = padded(w.in);
-    if (tokens == 1) {  // eight rows at a time stay in the first-level cache
+    if (tokens <= kFewTokens) {  // eight rows at a time stay in the first-level cache
         for (int r = 0; r < chunk.rows; r += 8) {
             const int rows = std::min(8, chunk.rows - r);
             decode_rows(w, expert, chunk.first + r, rows, buffer, stride);
-            dot_rows(buffer, stride, rows, x, 1, w.in, out + r, out_stride);
+            dot_rows(buffer, stride, rows, x, tokens, w.in, out + r, out_stride);
         }
         return;
     }

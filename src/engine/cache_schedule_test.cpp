@@ -53,9 +53,9 @@ class Schedule {
   private:
     struct Track {
         Request request;
-        Answer expected;
+        EngineAnswer expected;
         std::vector<Said> rated;  // of the prompt
-        Answer got;
+        EngineAnswer got;
         std::vector<Said> got_rated;
         size_t from = 0;  // of a fork: tokens that its origin has said
         bool admitted = false, cancelled = false, failed = false;

@@ -145,7 +145,7 @@ TEST_P(Masks, UndoRollsTheConstraintBack) {
     e->drop(point);
     Request again = r;
     again.constraint = std::make_shared<TwoAllowed>(rule->seed);
-    const Answer want = alone(kind(), again);
+    const EngineAnswer want = alone(kind(), again);
     EXPECT_EQ(rule->faults, 0);
     EXPECT_EQ(rule->told.size(), 19u);  // the last token needs no successor
     EXPECT_TRUE(std::equal(rule->told.begin(), rule->told.end(), want.tokens().begin()));

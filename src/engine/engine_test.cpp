@@ -105,13 +105,13 @@ TEST_P(EveryWay, CancelledConversationGoesOn) {
     TestEngine e = make_engine(setup);
     for (int steps = 2; steps < 14; ++steps) {
         Request r = random_request(90, 64, uint32_t(steps));
-        const Answer whole = alone(GetParam().kind, r);
+        const EngineAnswer whole = alone(GetParam().kind, r);
         const RequestId id = e->submit(r).value();
         Answers answers;
         for (int i = 0; i < steps; ++i) step_once(*e.engine, answers);
         e->cancel(id);
         run_all(*e.engine, answers);
-        const Answer& got = answers[id];
+        const EngineAnswer& got = answers[id];
         EXPECT_EQ(got.finish, FinishReason::cancelled);
         ASSERT_LE(got.said.size(), whole.said.size());
         EXPECT_TRUE(std::equal(got.said.begin(), got.said.end(), whole.said.begin()));

@@ -29,7 +29,7 @@ TEST_P(KeptPoints, ForksEqualTheirOrigin) {
     TestEngine e = open();
     for (int prompt : {5, 63, 64, 65, 120}) {
         const Request r = random_request(prompt, 30, uint32_t(prompt));
-        const Answer want = alone(kind(), r);
+        const EngineAnswer want = alone(kind(), r);
         Answers answers;
         const RequestId id = e->submit(r).value();
         std::map<RequestId, size_t> forks;  // where they begin
@@ -44,7 +44,7 @@ TEST_P(KeptPoints, ForksEqualTheirOrigin) {
         run_all(*e.engine, answers);
         EXPECT_EQ(answers[id], want);
         for (const auto& [twin, at] : forks) {
-            Answer rest = want;
+            EngineAnswer rest = want;
             rest.said.erase(rest.said.begin(), rest.said.begin() + int(at));
             EXPECT_EQ(answers[twin], rest) << "fork after " << at;
         }
@@ -82,7 +82,7 @@ TEST_P(KeptPoints, UndoRepeatsTheSameFuture) {
     TestEngine e = open();
     for (int prompt : {10, 60, 64}) {
         const Request r = random_request(prompt, 40, uint32_t(prompt) + 3);
-        const Answer want = alone(kind(), r);
+        const EngineAnswer want = alone(kind(), r);
         Answers answers;
         const RequestId id = e->submit(r).value();
         const RequestId neighbour = e->submit(random_request(80, 60, 77)).value();
@@ -155,7 +155,7 @@ TEST_P(KeptPoints, VerifiedRowsAcceptNoneToAll) {
     for (int accepted = 0; accepted <= kMaxVerifyRows; ++accepted) {
         Request r = random_request(58, 50, uint32_t(accepted) + 1);
         r.logprobs = 3;
-        const Answer want = alone(kind(), r);
+        const EngineAnswer want = alone(kind(), r);
         Answers answers;
         const RequestId id = e->submit(r).value();
         run_until(*e.engine, answers, id, 3);
@@ -192,7 +192,7 @@ TEST_P(KeptPoints, VerifiedRowsAcceptNoneToAll) {
 TEST_P(KeptPoints, ForkWithLoggedRows) {
     TestEngine e = open();
     const Request r = random_request(50, 40, 5);
-    const Answer want = alone(kind(), r);
+    const EngineAnswer want = alone(kind(), r);
     Answers answers;
     const RequestId id = e->submit(r).value();
     run_until(*e.engine, answers, id, 2);

@@ -191,5 +191,22 @@ TEST(Runner, TapesAreFew) {
     EXPECT_EQ(e->runner().row_class(65), 72);
 }
 
+// Risk: where steps are not padded, every count of rows with every kind of output stays compiled.
+TEST(Runner, UnpaddedTapesAreFewToo) {
+    TestEngine e = make_engine({.options = {.context = 1024, .slots = 2, .chunk = 64},
+                                .tuning = {.pipeline = 1, .pad_to_bucket = false}});
+    Answers answers;
+    for (int length = 1; length < 128; ++length) {
+        for (const int32_t logprobs : {-1, 0}) {
+            Request r = random_request(length, 2, 1);
+            r.logprobs = logprobs;
+            e->submit(r).value();
+            run_all(*e.engine, answers);
+        }
+    }
+    EXPECT_LE(e->runner().tapes(), kSmallTapes + kLargeTapes);
+    EXPECT_GE(e->runner().tapes(), kSmallTapes) << "steps of so many lengths fill the room";
+}
+
 }  // namespace
 }  // namespace sparkinfer

@@ -23,7 +23,7 @@ TestEngine open_cached(TinyKind kind, const std::function<void(EngineOptions&, E
 }
 
 struct Heard {
-    Answer answer;
+    EngineAnswer answer;
     Admission admission;
     std::vector<float> rated;
 };
@@ -45,7 +45,7 @@ Heard ask(LiveEngine& engine, const Request& request) {
 }
 
 // The request's prompt, what it said, and `more` new tokens.
-std::vector<TokenId> next_turn(const Request& request, const Answer& answer, int more, uint32_t seed) {
+std::vector<TokenId> next_turn(const Request& request, const EngineAnswer& answer, int more, uint32_t seed) {
     std::vector<TokenId> prompt = request.prompt;
     for (const Said& said : answer.said) prompt.push_back(said.token);
     for (TokenId token : random_tokens(more, seed)) prompt.push_back(token);
@@ -65,7 +65,7 @@ TEST_P(PrefixCaches, BranchesEqualTheColdRun) {
             o.host_cache_bytes = checkpoints == 1 ? 8 << 20 : 0;
             t.pipeline = checkpoints == 1 ? 0 : 3;
         });
-        std::vector<std::pair<Request, Answer>> done;
+        std::vector<std::pair<Request, EngineAnswer>> done;
         std::mt19937 random(5);
         int64_t hits = 0;
         for (uint32_t i = 0; i < 24; ++i) {
@@ -125,7 +125,7 @@ TEST_P(PrefixCaches, SystemPromptsAreShared) {
 TEST_P(PrefixCaches, TwinsWaitForEachOther) {
     TestEngine e = open_cached(GetParam());
     const Request r = random_request(330, 5, 4);
-    const Answer want = alone(GetParam(), r);
+    const EngineAnswer want = alone(GetParam(), r);
     std::vector<RequestId> ids;
     for (int i = 0; i < 3; ++i) ids.push_back(e->submit(r).value());
     Answers answers;

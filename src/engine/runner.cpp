@@ -205,13 +205,16 @@ Result<const Compiled*> Runner::compiled(int32_t rows, TapeKind kind) {
     return &found->second.compiled;
 }
 
-// A server sees steps of every length: of the large tapes the one that was not used for longest goes.
+// A server sees steps of every length: of as large tapes the one that was not used for longest goes. Small
+// ones that are padded are few, and stay.
 Result<void> Runner::make_room(int32_t rows) {
-    const auto large = [](const auto& known) { return std::get<0>(known.first) > kClasses[5]; };
-    if (rows <= kClasses[5] || std::count_if(tapes_.begin(), tapes_.end(), large) < kLargeTapes) return {};
+    const bool large = rows > kClasses[5];
+    if (!large && plan_.pad_to_bucket) return {};
+    const auto alike = [&](const auto& known) { return (std::get<0>(known.first) > kClasses[5]) == large; };
+    if (std::count_if(tapes_.begin(), tapes_.end(), alike) < (large ? kLargeTapes : kSmallTapes)) return {};
     auto oldest = tapes_.end();
     for (auto it = tapes_.begin(); it != tapes_.end(); ++it)
-        if (large(*it) && (oldest == tapes_.end() || it->second.used < oldest->second.used)) oldest = it;
+        if (alike(*it) && (oldest == tapes_.end() || it->second.used < oldest->second.used)) oldest = it;
     TRY_VOID(wait(last_));
     backend_.release(oldest->second.compiled);
     tapes_.erase(oldest);

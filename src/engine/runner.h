@@ -20,6 +20,7 @@ namespace sparkinfer {
 
 constexpr int32_t kLogitRows = 64;   // rows of logits, or of final residuals, that one tape writes
 constexpr int32_t kLargeTapes = 24;  // of more than 64 rows, that are kept compiled at once
+constexpr int32_t kSmallTapes = 32;  // of up to 64, where each count of rows has its own
 
 struct RunnerPlan {
     int32_t context = 0;        // most tokens of a sequence

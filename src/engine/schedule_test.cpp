@@ -14,14 +14,14 @@ struct Library {
         for (int i = 0; i < size; ++i) {
             const auto seed = uint32_t(i + 1);
             Request r = random_request(1 + int(seed * 37 % 120), 1 + int(seed * 13 % 70), seed);
-            const Answer free = alone(kind, r);
+            const EngineAnswer free = alone(kind, r);
             if (i % 4 == 0) r.stop_tokens = {free.said[free.said.size() / 2].token};
             requests.push_back(r);
             answers.push_back(i % 4 == 0 ? alone(kind, r) : free);
         }
     }
     std::vector<Request> requests;
-    std::vector<Answer> answers;
+    std::vector<EngineAnswer> answers;
 };
 
 class Schedule {
@@ -168,8 +168,8 @@ class Schedule {
             for (SnapshotId save : engine_->saves(id)) engine_->drop(save);
     }
     void check(RequestId id, Track& t) {
-        const Answer& lone = library_.answers[t.entry];
-        const Answer& got = answers_[id];
+        const EngineAnswer& lone = library_.answers[t.entry];
+        const EngineAnswer& got = answers_[id];
         t.expected.insert(t.expected.end(), lone.said.begin() + int(t.next), lone.said.end());
         if (got.finish == FinishReason::cancelled && t.cancelled) {
             ASSERT_LE(got.said.size(), t.expected.size());

@@ -310,7 +310,7 @@ class HashDevice final : public Backend {
 
 // What a request says, and the log-probabilities of its prompt.
 struct HashAnswer {
-    Answer answer;
+    EngineAnswer answer;
     std::vector<Said> prompt;
 };
 inline HashAnswer hash_answer(bool recurrent, const Request& r, int32_t context) {

@@ -281,11 +281,11 @@ struct Said {
     std::vector<float> logprobs;  // the token's, then its alternatives' ids and values
     bool operator==(const Said&) const = default;
 };
-struct Answer {
+struct EngineAnswer {
     std::vector<Said> said;
     FinishReason finish = FinishReason::none;
     std::string error;
-    bool operator==(const Answer&) const = default;
+    bool operator==(const EngineAnswer&) const = default;
     std::vector<TokenId> tokens() const {
         std::vector<TokenId> tokens;
         tokens.reserve(said.size());
@@ -293,7 +293,7 @@ struct Answer {
         return tokens;
     }
 };
-inline void PrintTo(const Answer& a, std::ostream* out) {
+inline void PrintTo(const EngineAnswer& a, std::ostream* out) {
     *out << finish_reason_name(a.finish) << ' ' << a.error;
     for (const Said& s : a.said) {
         *out << ' ' << raw(s.token);
@@ -301,7 +301,7 @@ inline void PrintTo(const Answer& a, std::ostream* out) {
     }
 }
 
-inline void take_event(const Event& e, Answer& a) {
+inline void take_event(const Event& e, EngineAnswer& a) {
     if (e.token) a.said.push_back({*e.token, {}});
     if (e.logprobs) {
         std::vector<float>& l = a.said.back().logprobs;
@@ -317,7 +317,7 @@ inline void take_event(const Event& e, Answer& a) {
     a.error = e.error;
 }
 
-using Answers = std::map<RequestId, Answer>;
+using Answers = std::map<RequestId, EngineAnswer>;
 
 inline void step_once(LiveEngine& engine, Answers& answers) {
     auto events = engine.step();
@@ -334,7 +334,7 @@ inline void run_all(LiveEngine& engine, Answers& answers) {
 }
 
 // What the request gives alone, in a fresh engine of the plainest kind: the measure for everything else.
-inline Answer alone(TinyKind kind, const Request& request) {
+inline EngineAnswer alone(TinyKind kind, const Request& request) {
     TestEngine e = make_engine({.kind = kind,
                                 .options = {.context = 512, .slots = 1, .chunk = 512},
                                 .tuning = {.pipeline = 1, .pad_to_bucket = false}});

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "core/json.h"
-#include "load/cursor.h"
+#include "load/byte_reader.h"
 #include "load/gguf.h"
 
 namespace sparkinfer {
@@ -42,7 +42,7 @@ std::string shown(std::string_view name) {
     return is_utf8(out) ? out : std::string("(not UTF-8)");
 }
 
-Result<std::string_view> read_key(Cursor& in) {
+Result<std::string_view> read_key(ByteReader& in) {
     TRY(const std::string_view key, in.text("a metadata key"));
     if (!is_utf8(key))
         return bad_input("{}: a metadata key near byte {} is not UTF-8", in.path(), in.position());
@@ -54,12 +54,12 @@ Result<std::string_view> read_key(Cursor& in) {
 
 // One number of type T as the metadata's Stored kind (bool, int64_t, uint64_t, double).
 template <class T, class Stored>
-Result<MetadataValue> scalar(Cursor& in) {
+Result<MetadataValue> scalar(ByteReader& in) {
     TRY(const T value, in.number<T>("a metadata value"));
     return MetadataValue(Stored(+value));
 }
 
-Result<bool> boolean(Cursor& in, std::string_view key) {
+Result<bool> boolean(ByteReader& in, std::string_view key) {
     TRY(const uint8_t value, in.number<uint8_t>("a boolean metadata value"));
     if (value > 1)
         return bad_input("{}: metadata key '{}' is a boolean with the byte {}, expected 0 or 1", in.path(),
@@ -67,13 +67,13 @@ Result<bool> boolean(Cursor& in, std::string_view key) {
     return value == 1;
 }
 
-Error array_too_long(const Cursor& in, std::string_view key, uint64_t count) {
+Error array_too_long(const ByteReader& in, std::string_view key, uint64_t count) {
     return bad_input("{}: metadata key '{}' claims an array of {} elements, but only {} bytes follow",
                      in.path(), shown(key), count, in.remaining());
 }
 
 template <class T, class Stored>
-Result<MetadataValue> numbers(Cursor& in, uint64_t count, std::string_view key) {
+Result<MetadataValue> numbers(ByteReader& in, uint64_t count, std::string_view key) {
     if (count > in.remaining() / sizeof(T)) return array_too_long(in, key, count);
     std::vector<Stored> values(count);
     const std::byte* bytes = in.take(count * sizeof(T));
@@ -89,7 +89,7 @@ Result<MetadataValue> numbers(Cursor& in, uint64_t count, std::string_view key) 
     return MetadataValue(std::move(values));
 }
 
-Result<MetadataValue> booleans(Cursor& in, uint64_t count, std::string_view key) {
+Result<MetadataValue> booleans(ByteReader& in, uint64_t count, std::string_view key) {
     if (count > in.remaining()) return array_too_long(in, key, count);
     std::vector<bool> values(count);
     for (uint64_t i = 0; i < count; i++) {
@@ -99,7 +99,7 @@ Result<MetadataValue> booleans(Cursor& in, uint64_t count, std::string_view key)
     return MetadataValue(std::move(values));
 }
 
-Result<MetadataValue> strings(Cursor& in, uint64_t count, std::string_view key) {
+Result<MetadataValue> strings(ByteReader& in, uint64_t count, std::string_view key) {
     if (count > in.remaining() / sizeof(uint64_t)) return array_too_long(in, key, count);
     std::vector<std::string> values(count);
     for (uint64_t i = 0; i < count; i++) {
@@ -109,7 +109,7 @@ Result<MetadataValue> strings(Cursor& in, uint64_t count, std::string_view key) 
     return MetadataValue(std::move(values));
 }
 
-Result<MetadataValue> read_array(Cursor& in, std::string_view key) {
+Result<MetadataValue> read_array(ByteReader& in, std::string_view key) {
     TRY(const uint32_t type, in.number<uint32_t>("the element type of a metadata array"));
     TRY(const uint64_t count, in.number<uint64_t>("the length of a metadata array"));
     switch (GgufType(type)) {
@@ -133,7 +133,7 @@ Result<MetadataValue> read_array(Cursor& in, std::string_view key) {
                      shown(key), type);
 }
 
-Result<MetadataValue> read_value(Cursor& in, std::string_view key) {
+Result<MetadataValue> read_value(ByteReader& in, std::string_view key) {
     TRY(const uint32_t type, in.number<uint32_t>("the type of a metadata value"));
     switch (GgufType(type)) {
         case GgufType::u8: return scalar<uint8_t, uint64_t>(in);
@@ -160,7 +160,7 @@ Result<MetadataValue> read_value(Cursor& in, std::string_view key) {
                      type);
 }
 
-Result<void> read_metadata(Cursor& in, uint64_t count, Metadata* metadata) {
+Result<void> read_metadata(ByteReader& in, uint64_t count, Metadata* metadata) {
     for (uint64_t i = 0; i < count; i++) {
         TRY(const std::string_view key, read_key(in));
         TRY(MetadataValue value, read_value(in, key));
@@ -175,7 +175,7 @@ struct Header {
     uint64_t tensor_count = 0, key_value_count = 0;
 };
 
-Result<Header> read_header(Cursor& in) {
+Result<Header> read_header(ByteReader& in) {
     if (in.remaining() == 0) return bad_input("{}: the file is empty, expected a GGUF file", in.path());
     TRY(const uint32_t magic, in.number<uint32_t>("the magic number"));
     if (magic != 0x46554747u)  // "GGUF"
@@ -202,7 +202,7 @@ Result<Header> read_header(Cursor& in) {
 
 // Fills shape and bytes of `tensor` from the dimensions in the file (ne[0] runs fastest), checked for
 // overflow.
-Result<void> set_shape(const Cursor& in, const uint64_t* ne, uint32_t n_dims, uint32_t type_id,
+Result<void> set_shape(const ByteReader& in, const uint64_t* ne, uint32_t n_dims, uint32_t type_id,
                        StoredTensor* tensor) {
     int block = 0, block_bytes = 0;
     const std::string name = shown(tensor->name);
@@ -228,7 +228,7 @@ Result<void> set_shape(const Cursor& in, const uint64_t* ne, uint32_t n_dims, ui
 }
 
 // One line of the tensor table; file_offset is still relative to the data section.
-Result<StoredTensor> read_tensor(Cursor& in, uint32_t* type_id) {
+Result<StoredTensor> read_tensor(ByteReader& in, uint32_t* type_id) {
     TRY(const std::string_view name, in.text("a tensor name"));
     if (!is_utf8(name))
         return bad_input("{}: a tensor name near byte {} is not UTF-8", in.path(), in.position());
@@ -296,7 +296,7 @@ Result<void> place_tensors(std::span<const std::byte> bytes, uint64_t alignment,
 }  // namespace
 
 Result<GgufContents> parse_gguf(std::span<const std::byte> bytes, const std::string& path) {
-    Cursor in(bytes.first(std::min<uint64_t>(bytes.size(), kHeaderBytesMax)), path);
+    ByteReader in(bytes.first(std::min<uint64_t>(bytes.size(), kHeaderBytesMax)), path);
     TRY(const Header header, read_header(in));
     GgufContents contents;
     contents.version = header.version;

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/json.h"
-#include "load/cursor.h"
+#include "load/byte_reader.h"
 
 namespace sparkinfer {
 
@@ -98,7 +98,7 @@ Result<void> check_tiling(std::vector<StoredTensor>* tensors, uint64_t data_byte
 
 Result<std::vector<StoredTensor>> parse_safetensors(std::span<const std::byte> bytes,
                                                     const std::string& path) {
-    Cursor in(bytes, path);
+    ByteReader in(bytes, path);
     if (bytes.empty()) return bad_input("{}: the file is empty, expected a safetensors file", path);
     TRY(const uint64_t header_bytes, in.number<uint64_t>("the header length"));
     if (header_bytes > kHeaderBytesMax)

@@ -47,6 +47,7 @@ TEST_F(HttpAttack, MalformedRequestsAreRefusedAndTheConnectionCloses) {
         {head + "transfer-encoding: chunked\r\n\r\n0\r\ncontent-length: 5\r\n\r\n" + smuggled, 400},
         {head + "transfer-encoding: chunked\r\n\r\nffffffffffffffffff\r\n{}\r\n", 400},
         {head + "transfer-encoding: chunked\r\n\r\nffffffffffffff0\r\n{}\r\n", 413},
+        {head + "transfer-encoding: chunked\r\n\r\nffffffffffffffff\r\n", 413},
         {head + "content-length: 999999999999\r\n\r\n{}", 413},
         {"GET /" + std::string(20000, 'a') + " HTTP/1.1\r\nhost: localhost\r\n\r\n", 431},
         {"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + std::string(20000, 'a') + "\r\n\r\n", 431},

@@ -81,7 +81,8 @@ JsonObject responses_of(const Operation& op) {
         content[media] = JsonObject{{"schema", JsonObject{{"type", "string"}}}};
     else
         content = json_content(op.response);
-    if (op.streams) content["text/event-stream"] = JsonObject{{"schema", JsonObject{{"type", "string"}}}};
+    // Without a schema: OpenAPI 3.1 has none for single events, and readers take one of the whole for theirs.
+    if (op.streams) content["text/event-stream"] = JsonObject{};
     JsonObject responses{{"200", JsonObject{{"description", "The answer"}, {"content", std::move(content)}}}};
     const char* error = is_anthropic_path(op.path) ? "MessagesError" : "Error";
     for (const Outcome& outcome : kOutcomes)

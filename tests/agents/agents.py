@@ -95,6 +95,8 @@ AGENTS = {
         command=lambda prompt, work: [
             str(INSTALLED / "aider" / "bin" / "aider"), "--model", f"openai/{MODEL}", "--edit-format", "diff",
             "--no-check-update", "--no-show-release-notes", "--no-show-model-warnings", "--analytics-disable", "--no-git",
+            # Else at the top of the repository around it.
+            "--chat-history-file", str(work / ".aider.chat.md"), "--input-history-file", str(work / ".aider.input"),
             "--yes-always", "--auto-test", "--test-cmd", f"python3 {task.FILE} | tee /dev/stderr | grep -qx 'total: 12'",
             "--message", prompt, task.FILE],
         environment=lambda url: {"OPENAI_API_BASE": f"{url}/v1", "OPENAI_API_KEY": "key",

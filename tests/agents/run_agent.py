@@ -24,6 +24,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "serve")]
 
+import agent_model  # noqa: E402
 import agents  # noqa: E402
 import task  # noqa: E402
 import wire  # noqa: E402
@@ -127,6 +128,7 @@ def main():
     parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if not args.inside and not args.upstream:
+        agent_model.made(args.family)  # while there is a network to fetch its vocabulary from
         sys.exit(isolated(sys.argv[1:]))
     if args.inside:
         loopback_up()

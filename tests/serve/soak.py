@@ -10,6 +10,8 @@ import client
 
 GROWTH = 0.01  # of resident memory, at most
 WORKERS = 8
+# What is kept of answers is full when the warm-up ends: after it, memory has no right to grow.
+BOUNDED = ["--replay-memory", "64K"]
 
 
 def mixed(rng):

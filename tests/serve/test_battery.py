@@ -9,7 +9,8 @@ import asyncio
 import pytest
 from battery import BATTERY
 from differential import ORACLES
-from soak import soak
+from server import LENIENT, Server, tiny_model
+from soak import BOUNDED, soak
 
 SCALE = 0.1
 
@@ -24,7 +25,7 @@ def test_agrees(server, oracle):
     print(asyncio.run(oracle(server.port)))
 
 
-@pytest.mark.parametrize("server", ["qwen35-r2"], indirect=True)
-def test_memory_stays(server):
+def test_memory_stays(binary, tmp_path):
     """60 s, the first 20 of which fill caches and allocators."""
-    print(asyncio.run(soak(server, seconds=60)))
+    with Server([binary, "serve"], tiny_model("qwen35-r2"), [*LENIENT, *BOUNDED], tmp_path / "server.log") as server:
+        print(asyncio.run(soak(server, seconds=60)))

@@ -26,7 +26,7 @@ def run(folder, examples=40):
         paths = json.loads(server.get("/openapi.json")[2])["paths"]
         done = subprocess.run(
             [str(ENVIRONMENT / "bin" / "schemathesis"), "run", f"{server.url}/openapi.json", "--checks", ",".join(CHECKS),
-             "--max-examples", str(examples), "--phases", "examples,coverage,fuzzing", "--workers", "2", "--seed", "1",
+             "--max-examples", str(examples), "--phases", "examples,coverage,fuzzing", "--workers", "1", "--seed", "1",
              "--continue-on-failure", "--request-timeout", "60", "--report", "junit", "--no-color"],
             cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS * 3, check=False)
         (folder / "schemathesis.log").write_text(done.stdout)

@@ -1,4 +1,4 @@
-// cursor.h — reads little-endian numbers and strings from bytes of a file, never past their end.
+// byte_reader.h — reads little-endian numbers and strings from bytes of a file, never past their end.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -13,10 +13,10 @@ namespace sparkinfer {
 
 static_assert(std::endian::native == std::endian::little, "files and memory have the same byte order");
 
-class Cursor {
+class ByteReader {
   public:
-    // Reads `bytes` from the start; `path` names the file in messages and outlives the cursor.
-    Cursor(std::span<const std::byte> bytes, const std::string& path) : bytes_(bytes), path_(path) {}
+    // Reads `bytes` from the start; `path` names the file in messages and outlives the reader.
+    ByteReader(std::span<const std::byte> bytes, const std::string& path) : bytes_(bytes), path_(path) {}
 
     uint64_t position() const { return position_; }
     uint64_t remaining() const { return bytes_.size() - position_; }
