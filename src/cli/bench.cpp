@@ -28,14 +28,14 @@ namespace sparkinfer {
 namespace {
 
 // llama-bench's order: every depth, of each first the prompts, then the generations.
-std::vector<BenchTest> tests_of(const BenchOptions& o, int32_t chunk = kBenchChunk, int64_t fast_rows = 0) {
+std::vector<BenchTest> tests_of(const BenchOptions& o, int32_t chunk = kBenchChunk) {
     std::vector<BenchTest> tests;
     for (const int64_t depth : o.depth) {
         for (const int64_t n : o.prompt)
-            if (n > 0) tests.push_back({n, 0, depth, 1, chunk, fast_rows});
+            if (n > 0) tests.push_back({n, 0, depth, 1, chunk});
         for (const int64_t n : o.generate)
             for (const int64_t parallel : o.parallel)
-                if (n > 0) tests.push_back({0, n, depth, parallel, chunk, fast_rows});
+                if (n > 0) tests.push_back({0, n, depth, parallel, chunk});
     }
     return tests;
 }
@@ -111,7 +111,7 @@ struct BenchRun {
             session.backend(options.backend, threads, options.stored));
         const BackendInfo& info = backend->info();
         const int32_t chunk = info.host_memory ? kBenchChunk : info.chunk;
-        const std::vector<BenchTest> tests = tests_of(options, chunk, info.fast_rows);
+        const std::vector<BenchTest> tests = tests_of(options, chunk);
         EngineOptions engine_options;
         engine_options.chunk = chunk;
         engine_options.context = 2;
@@ -169,12 +169,8 @@ struct BenchRun {
 
     // A short run of the same kind: code and weights are touched once.
     static Result<void> warm_up(Engine& engine, const BenchTest& test, std::mt19937& random) {
-        const BenchTest small{std::min<int64_t>(test.prompt, test.chunk),
-                              std::min<int64_t>(test.generate, 1),
-                              0,
-                              test.parallel,
-                              test.chunk,
-                              test.fast_rows};
+        const BenchTest small{std::min<int64_t>(test.prompt, test.chunk), std::min<int64_t>(test.generate, 1),
+                              0, test.parallel, test.chunk};
         TRY([[maybe_unused]] const int64_t ns, time_test(engine, small, random));
         return {};
     }

@@ -83,8 +83,7 @@ Result<int64_t> time_generation(Engine& engine, const BenchTest& test, std::mt19
 }  // namespace
 
 int64_t BenchTest::head_start() const {
-    const int64_t least = fast_rows ? std::max<int64_t>(1, fast_rows - parallel + 1) : kPromptRowsLeast;
-    return parallel > 1 ? parallel * ((depth + 1) / least + 2) : 0;
+    return parallel > 1 ? parallel * ((depth + 1) / kPromptRowsLeast + 2) : 0;
 }
 
 Result<int64_t> time_test(Engine& engine, const BenchTest& test, std::mt19937& random) {

@@ -14,7 +14,6 @@ struct BenchTest {
     int64_t prompt = 0, generate = 0, depth = 0;  // tokens; of prompt and generate one is 0
     int64_t parallel = 1;                         // sequences; 1 with a prompt
     int32_t chunk = kBenchChunk;                  // most prompt rows in one step
-    int64_t fast_rows = 0;                        // of the backend: prompts go in pieces of so many rows
     // Tokens that a sequence generates before the last one has read its prompt, at most: it goes on
     // meanwhile.
     int64_t head_start() const;

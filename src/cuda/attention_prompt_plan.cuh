@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "cuda/attention_heads.cuh"
+#include "cuda/lib/math.cuh"
 #include "cuda/lib/mma_bf16.cuh"
 #include "cuda/lib/pdl.cuh"
 
@@ -60,8 +61,6 @@ __device__ __forceinline__ int operand_exponent(float greatest) {
     const int e = int(__float_as_uint(greatest) >> 23) - 127;
     return greatest == 0 || (e >= -8 && e <= 14) ? 0 : min(max(e - 8, -100), 120);
 }
-// 2^e, |e| ≤ 120
-__device__ __forceinline__ float power_of_two(int e) { return __uint_as_float(uint32_t(e + 127) << 23); }
 
 // A prepared query head [kWidth] (shared) times `scale`, to its place in the operands. One warp.
 template <int kWidth, bool kExact>

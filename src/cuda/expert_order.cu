@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(32) route(const RouteCall p) {
         for (int j = lane; j < k; j += 32) p.to.rank[r * k + j] = atomicAdd(p.count + p.to.id[r * k + j], 1);
 }
 
-constexpr int32_t kOrderThreads = 1024;
+constexpr int32_t kOrderThreads = kMostOrderedExperts;
 
 struct OrderCall {
     int32_t* count;  // [E], zero again afterwards

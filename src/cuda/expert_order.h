@@ -14,6 +14,8 @@ struct Routed {
 Routed add_route(Lowering& l, const StepView& step, const SlotsView& slots, const Tensor& logits,
                  const Router& router, bool ordered, const Tensor* zeros = nullptr);
 
+constexpr int32_t kMostOrderedExperts = 1024;
+
 struct OrderedRows {
     Routed routed;
     ExpertOrder order;

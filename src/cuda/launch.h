@@ -43,12 +43,12 @@ inline int32_t least_shared(const DeviceInfo& d, int32_t i, int32_t before) {
     return i % 2 ? s.wide_least : std::min(s.narrow_least, s.both - before);
 }
 
-constexpr int32_t kFewRows = 8;  // above, ops have no fast kernels of their own
+constexpr int32_t kFewRows = 8;  // above, rows are packed and multiplied by tiles
 
 constexpr int32_t kArrivals = 4096;  // counters at the head of the arena, zero before and after every kernel
 
-// Collects the launches of one tape. Scratch lives until the next instruction; `arena` is null in the first
-// pass, which only learns how much is needed.
+// Collects the launches of one tape. Scratch lives until the next instruction, or, kept, one longer; `arena`
+// is null in the first pass, which only learns how much is needed.
 class Lowering {
   public:
     Lowering(const DeviceInfo& device, std::byte* arena) : device_(device), arena_(arena) {}

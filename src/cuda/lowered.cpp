@@ -108,8 +108,7 @@ std::string plain_notice(const Tape& tape, const std::vector<Launch>& launches) 
     std::vector<std::pair<std::string, int>> kinds;  // an op and its cause, in order of appearance
     for (const int32_t pc : plain) {
         const Instr& instr = tape.instrs()[size_t(pc)];
-        const std::string why = rows > kFewRows ? fmt::format("more than {} rows", kFewRows)
-                                                : visit(instr, [](const auto& op) { return cause(op); });
+        const std::string why = visit(instr, [](const auto& op) { return cause(op); });
         const std::string kind = fmt::format("{}|{}", op_name(instr.code), why);
         const auto known =
             std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == kind; });

@@ -32,7 +32,7 @@ constexpr int32_t kPlanesTileRows = 64;  // of an expert, where no slab kernel t
 // [T·K, F] of gate and up; answers with the experts of the pairs.
 static const int32_t* add_gate_up(Lowering& l, const MoeGlu& op, float* gate, float* up) {
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols()), k = op.router.top_k, ffn = op.gate.out;
-    if (rows > kFewRows) {
+    if (rows > kFewRows && op.gate.experts <= kMostOrderedExperts) {
         const auto [routed, order] =
             add_ordered_rows(l, op.step, op.slots, op.logits, op.router, kPlanesTileRows);
         const PackedRows x = add_pack_planes(l,
@@ -97,7 +97,7 @@ void lower(Lowering& l, const MoeDownAdd& op) {
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols()), k = op.router.top_k, ffn = op.down.in;
     float* down = l.scratch<float>(int64_t(rows) * k * width);
     Routed routed;
-    if (rows > kFewRows) {
+    if (rows > kFewRows && op.down.experts <= kMostOrderedExperts) {
         const OrderedRows ordered =
             add_ordered_rows(l, op.step, op.slots, op.logits, op.router, kPlanesTileRows);
         routed = ordered.routed;

@@ -77,7 +77,9 @@ void add_glu_rows(Lowering& l, const Tensor& gate, const Tensor& up, float* y, A
 
 bool lower_many(Lowering& l, const MoeGlu& op) {
     const int32_t rows = op.x.rows(), k = op.router.top_k;
-    if (rows <= kFewRows || op.gate.pairing != Pairing::gate || !has_slab_gemm(op.gate)) return false;
+    if (rows <= kFewRows || op.gate.pairing != Pairing::gate || !has_slab_gemm(op.gate) ||
+        op.gate.experts > kMostOrderedExperts)
+        return false;
     const ExpertOrder order =
         add_ordered_rows(l, op.step, op.slots, op.logits, op.router,
                          expert_tile_rows(l, rows * k, int32_t(op.logits.cols())), &op.y)
@@ -115,7 +117,7 @@ static float* add_shared(Lowering& l, const MoeDownAdd& op, const ExpertOrder& o
 
 bool lower_many(Lowering& l, const MoeDownAdd& op) {
     const int32_t rows = op.x.rows(), k = op.router.top_k, width = int32_t(op.x.cols());
-    if (rows <= kFewRows || !has_slab_gemm(op.down)) return false;
+    if (rows <= kFewRows || !has_slab_gemm(op.down) || op.down.experts > kMostOrderedExperts) return false;
     const auto [routed, order] = add_ordered_rows(l, op.step, op.slots, op.logits, op.router,
                                                   expert_tile_rows(l, rows * k, int32_t(op.logits.cols())));
     RowSource h = rows_of(op.h);

@@ -1,17 +1,17 @@
 // slab_gemm_mma.cuh — quantised weights times many rows where there is no wgmma: the same conversion to FP16
 // in registers, as the A operand of mma.sync. Computes   y[t] (+)= W · x[t], or silu(gate · x[t]) ⊙ (up ·
-// x[t])     (ops.h: NormLinear, LinearAdd, LinearGlu,
-//            MoeGlu, MoeDownAdd, Output)
+// x[t])
+//            (ops.h: NormLinear, LinearAdd, LinearGlu, MoeGlu, MoeDownAdd, Output)
 // Shapes     x packed FP16 rows (packed_rows.cuh)   W slabs (quant/slab.h)   y F32
 // Mapping    a block: a tile of 128 rows of W × up to kTokens rows of x, one after the other; a warp copies,
-// eight
-//            multiply: 32 rows of W × 64 of x each (kTokens 128) or 16 × 64. Ring of k-steps of 64 columns.
+//            eight multiply: 32 rows of W × 64 of x each (kTokens 128) or 16 × 64. Ring of k-steps of 64
+//            columns.
 // Memory     as slab_gemm_wgmma.cuh.
 // Limits     K a multiple of 256; 99 KB of shared memory. sm_90+.
-// Tested     tests/ops/linear.cpp, moe.cpp, many_rows.cpp against cpu/.
+// Tested     tests/ops/linear.cpp, moe.cpp, many_rows.cpp against cpu/, by --policy=rtx5090.
 #pragma once
 #include "cuda/lib/copy.cuh"
-#include "cuda/lib/mma_half.cuh"
+#include "cuda/lib/mma_bf16.cuh"
 #include "cuda/lib/pdl.cuh"
 #include "cuda/slab_gemm_call.cuh"
 
@@ -127,8 +127,8 @@ __device__ __forceinline__ void MmaBlock<F, kTokens>::step(float (&sum)[kOwn][8]
             load_matrices(b, x + n * 16 * 128 + (((2 * J + chunk) ^ (lane & 7)) << 4));
 #pragma unroll
             for (int i = 0; i < kOwn; ++i) {
-                mma_half(sum[i][2 * n], a[i], b[0], b[1]);
-                mma_half(sum[i][2 * n + 1], a[i], b[2], b[3]);
+                mma_f16(sum[i][2 * n], a[i], b[0], b[1]);
+                mma_f16(sum[i][2 * n + 1], a[i], b[2], b[3]);
             }
         }
     };

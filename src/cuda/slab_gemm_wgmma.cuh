@@ -1,28 +1,26 @@
 // slab_gemm_wgmma.cuh — quantised weights times many rows: weights become FP16 in registers and are wgmma's A
 // operand, so that the tensor cores never wait for an expanded copy.
-// Computes   y[t] (+)= W · x[t], or silu(gate · x[t]) ⊙ (up · x[t])     (ops.h: NormLinear, LinearAdd,
-// LinearGlu,
-//            MoeGlu, MoeDownAdd, Output)
+// Computes   y[t] (+)= W · x[t], or silu(gate · x[t]) ⊙ (up · x[t])
+//            (ops.h: NormLinear, LinearAdd, LinearGlu, MoeGlu, MoeDownAdd, Output)
 // Shapes     x packed FP16 rows (packed_rows.cuh)   W slabs (quant/slab.h)   y F32
-// Mapping    a block: a tile of 128 · kHalves rows of W × up to kTokens rows of x (8: by mma.sync, which
-// takes fewer
-//            instructions for them), one after the other; a
-// warp
-//            copies, two warpgroups multiply, each 64 · kHalves rows of W. Ring of k-steps of 64 columns. Few
-//            tiles: several blocks share one along K, and the last to finish adds up what they have, in their
-//            order.
-// Memory     W once a run of 160 rows of x (the second from L2), x once a tile. Floor: 2·T·rows·K / 800
-// TFLOP/s. Limits     K a multiple of 256. sm_90a. Tested     tests/ops/linear.cpp, moe.cpp against cpu/.
+// Mapping    a block: a tile of 128 · kHalves rows of W × up to kTokens rows of x (8: by mma.sync, in fewer
+//            instructions), one after the other; a warp copies, two warpgroups multiply, 64 · kHalves rows of
+//            W each. Ring of k-steps of 64 columns. Few tiles: several blocks share one along K, and the last
+//            to finish adds up what they have, in their order.
+// Memory     W once a run of 160 rows of x (the second time from L2), x once a tile.
+//            Floor: 2·T·rows·K / 800 TFLOP/s.
+// Limits     K a multiple of 256. sm_90a.
+// Tested     tests/ops/linear.cpp, moe.cpp, many_rows.cpp against cpu/.
 #pragma once
 #include "cuda/lib/copy.cuh"
-#include "cuda/lib/mma_half.cuh"
+#include "cuda/lib/mma_eight.cuh"
 #include "cuda/lib/pdl.cuh"
 #include "cuda/lib/wgmma.cuh"
 #include "cuda/slab_gemm_call.cuh"
 
 namespace sparkinfer::cuda {
 
-constexpr int kGemmThreads = 384, kGemmRowSets = 4, kMostGemmStages = 16;
+constexpr int kGemmThreads = 384, kGemmRowSets = 5, kMostGemmStages = 16;
 
 // Shared memory of a block, from a multiple of 1024 bytes on.
 template <SlabKind F, int kHalves, int kTokens>
@@ -57,6 +55,7 @@ struct GemmLayout {
     static constexpr int kCodesAt = kStages * kX, kScalesAt = kCodesAt + kStages * kCodes,
                          kRowsAt = kScalesAt + scale_slots(kStages) * kScales,
                          kStagedAt = kRowsAt + kGemmRowSets * kTokens * 8, kBarriersAt = kStagedAt + kStaged;
+    static_assert(kStages * kGroup / 4 < kGemmRowSets, "a tile may be 4 steps: its set is read to its end");
     static_assert(kStages >= (kGroup == 4 ? 2 : 3), "steps in flight while others are converted");
     static_assert(kCodesAt % 128 == 0 && kScalesAt % 128 == 0 && kRowsAt % 128 == 0);
 };
@@ -162,14 +161,15 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::multiply(float (
         if (kEnd) next_stage();
         if (kUnit == 3) next_scales();
         [[maybe_unused]] uint32_t eight[2][4];
-        if constexpr (kTokens == 8) load_eight(eight, shared_address(x_at(now) + kPlace * L::kUnitX), lane);
+        if constexpr (kTokens == 8)
+            load_eight_tokens(eight, shared_address(x_at(now) + kPlace * L::kUnitX), lane);
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
             uint32_t* to = a[kHalves == 1 ? kUnit & 1 : half];
             w.template convert<0>(to), w.template convert<1>(to + 4);
             w.template convert<2>(to + 8), w.template convert<3>(to + 12);
             if constexpr (kTokens == 8)
-                mma_eight(sum[half], to, eight);
+                mma_eight_tokens(sum[half], to, eight);
             else
                 wgmma_step<kTokens>(sum[half], to, b, sixteens);
             if (half + 1 < kHalves) {
@@ -220,7 +220,9 @@ __device__ __forceinline__ bool GemmBlock<F, kHalves, kTokens>::merge(float (&su
         for (int j = 0; j < kTokens / 2; ++j) __stcg(own + (half * kTokens / 2 + j) * 128, sum[half][j]);
     __threadfence();
     named_barrier(1 + group, 128);
-    int* last = reinterpret_cast<int*>(shared + L::kStagedAt) + group;
+    float* staged = reinterpret_cast<float*>(shared + L::kStagedAt) +
+                    group * staged_floats(L::kStagedTokens, 64 * kHalves);
+    int* last = reinterpret_cast<int*>(staged);
     if (thread == 0) {
         int32_t* arrivals = p.arrivals + t.tile * 2 + group;
         *last = atomicAdd(arrivals, 1) == p.splits - 1;

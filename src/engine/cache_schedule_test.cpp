@@ -77,7 +77,6 @@ class Schedule {
         o.host_cache_bytes = pick(2) ? 0 : (page + state) * (1 + pick(20));
         EngineTuning tuning{.pipeline = pipeline, .mixed_step_ms = pick(2) ? 0.0 : 5.0};
         tuning.pad_to_bucket = pick(4) == 0;
-        tuning.fast_rows = pick(4) ? 0 : 1 + pick(12);
         tuning.clock = &device_.clock;
         device_.fail_allocation = pick(50) == 0 ? pick(8) : -1;
         auto engine = LiveEngine::make(nullptr, model(recurrent_), device_, o, tuning, {});

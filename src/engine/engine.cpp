@@ -96,10 +96,7 @@ Result<std::unique_ptr<LiveEngine>> LiveEngine::make(std::unique_ptr<Checkpoint>
     if (e->checkpoint_) files = std::make_unique<CheckpointBytes>(*e->checkpoint_);
     ByteSource& source = files ? static_cast<ByteSource&>(*files) : memory;
     TRY(e->runner_, Runner::make(*e->model_, backend, source, plan, observer));
-    const SchedulerLimits limits{o.slots,        o.queue,
-                                 o.context,      o.chunk,
-                                 plan.limits,    tuning.fast_rows.value_or(backend.info().fast_rows),
-                                 o.deterministic};
+    const SchedulerLimits limits{o.slots, o.queue, o.context, o.chunk, plan.limits, o.deterministic};
     if (o.prefix_cache) e->make_cache(checkpoints);
     e->scheduler_ =
         std::make_unique<Scheduler>(e->runner_->kv(), e->runner_->states(), limits, e->cache_.get());

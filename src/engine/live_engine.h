@@ -16,7 +16,6 @@ struct EngineTuning {
     double mixed_step_ms = 50;  // aim for a step that holds decode rows and prompt rows; 0: no aim
     int32_t mask_threads = 2;
     std::optional<bool> pad_to_bucket = std::nullopt;  // as RunnerPlan; none: what the backend asks for
-    std::optional<int32_t> fast_rows = std::nullopt;   // of SchedulerLimits; none: the backend's
     bool keep_finished = false;                        // keep a snapshot of each sequence as it ends
     const double* clock = nullptr;                     // seconds; null: the steady clock
 };

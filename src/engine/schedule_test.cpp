@@ -63,8 +63,7 @@ class Schedule {
                             .state_slots = slots * std::max(2, pipeline) + 2},
                 .tuning = {.pipeline = pipeline,
                            .mixed_step_ms = pick(2) ? 0.0 : 0.01,
-                           .pad_to_bucket = pick(4) == 0,
-                           .fast_rows = pick(3) ? 0 : 1 + pick(12)},
+                           .pad_to_bucket = pick(4) == 0},
                 .lazy = pick(2) == 0};
     }
     int32_t pick(int32_t n) { return int32_t(random_() % uint32_t(n)); }

@@ -162,10 +162,8 @@ Flight Scheduler::plan(int32_t prefill_rows) {
         if (!s.explicit_rows_left() && s.selects < s.limit) plan_decode(flight, s);
     }
     const bool mixed = !flight.segments.empty();
-    small_pieces_ = limits_.fast_rows > 0 || (mixed && prefill_rows < kPageTokens);
+    small_pieces_ = mixed && prefill_rows < kPageTokens;
     int32_t budget = mixed ? std::min(limits_.chunk, prefill_rows) : limits_.chunk;
-    if (limits_.fast_rows)
-        budget = std::min(budget, std::max(1, limits_.fast_rows - int32_t(flight.segments.size())));
     for (RequestId id : prefill_order())
         if (budget > 0) budget -= plan_prefill(flight, *find(id), budget);
     return flight;

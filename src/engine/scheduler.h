@@ -26,9 +26,6 @@ struct SchedulerLimits {
     int32_t context = 0;  // most tokens of a sequence
     int32_t chunk = 64;   // most prompt rows in a step
     StepLimits step;
-    // Rows of a step, decode rows too, up to which prompts fill it, in pieces that end at page borders; 0:
-    // chunk alone counts.
-    int32_t fast_rows = 0;
     // Prompt rows of one sequence a step, cut at multiples of chunk; other rows at most kMaxVerifyRows a
     // step.
     bool deterministic = false;

@@ -81,7 +81,6 @@ struct BackendInfo {
     DType kv_type = DType::f32;       // what KV pages are kept in by default
     DType state_type = DType::f32;    // what S of recurrent states is kept in
     bool captures = false;            // compiling a tape is costly: rows are padded to a few classes
-    int32_t fast_rows = 0;            // most rows of a step with fast kernels; 0: any number
     int32_t chunk = 512;              // prompt rows of a step that make good use of it
     bool host_memory = false;  // it computes in the host's memory, so that memory's size and speed bind it
     // Sentences the user should know, complete once the weights are placed: what lies or runs in a slower

@@ -11,6 +11,8 @@ __device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1
 // arrive.
 __device__ __forceinline__ float fast_sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 __device__ __forceinline__ float fast_silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+// e in [-126, 127].
+__device__ __forceinline__ float power_of_two(int e) { return __int_as_float((e + 127) << 23); }
 __device__ __forceinline__ float activate(Activation, float x) { return silu(x); }
 
 }  // namespace sparkinfer::cuda

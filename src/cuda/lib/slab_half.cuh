@@ -8,6 +8,7 @@
 #pragma once
 #include <cuda_fp16.h>
 
+#include "cuda/lib/math.cuh"
 #include "cuda/lib/slab_mma.cuh"
 
 namespace sparkinfer::cuda {
@@ -45,7 +46,6 @@ __device__ __forceinline__ uint32_t masked_or(uint32_t a, uint32_t mask, uint32_
     asm("lop3.b32 %0,%1,%2,%3,0xEA;" : "=r"(r) : "r"(a), "r"(mask), "r"(b));
     return r;
 }
-__device__ __forceinline__ float power_of_two(int e) { return __int_as_float((e + 127) << 23); }
 
 // What D and M of the rows g and g + 8 are multiplied by once for 256 columns, so that D times its six or
 // eight bits of scale still is an FP16 number, M is in the same unit, and each row fills FP16 as well as the
