@@ -2,7 +2,8 @@
 """Builds and tests, part by part, with minutes for each and one total line at the end: `N passed, N failed`.
 
 Usage: tools/ci.py test     model, release build, ctest, pytest                          (`make test`)
-       tools/ci.py check    format, layering, headers, the above, Codex, OpenCode, HAProxy, sanitizers, CUDA kernels, clang-tidy (`make check`, .ci/run)
+       tools/ci.py check    format, layering, headers, the above, Codex, OpenCode, HAProxy, sanitizers, CUDA kernels,
+                            clang-tidy                                                  (`make check`, .ci/run)
 
 A test counts once for every way it is run. A part that is no test (a build, the format) counts as one failure when
 it fails and as nothing when it passes. Later parts run all the same, so that one run shows everything that is wrong.

@@ -34,14 +34,13 @@ V3 inline __m256 half_256(const std::byte* p) {
 }
 
 V4 void q4_1_v4(const std::byte* from, int64_t blocks, float* to) {
-    const __m128i low = _mm_set1_epi8(15);
+    const __m512 steps = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     for (int64_t i = 0; i < blocks; ++i, from += 20, to += 32) {
-        const __m512 d = half_512(from), m = half_512(from + 2);
-        const __m128i q = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 4));
-        const __m512 a = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_and_si128(q, low)));
-        const __m512 b = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_and_si128(_mm_srli_epi16(q, 4), low)));
-        _mm512_storeu_ps(to, _mm512_add_ps(_mm512_mul_ps(d, a), m));
-        _mm512_storeu_ps(to + 16, _mm512_add_ps(_mm512_mul_ps(d, b), m));
+        // The sixteen values of the block, and places in them: a place is its low four bits.
+        const __m512 values = _mm512_add_ps(_mm512_mul_ps(half_512(from), steps), half_512(from + 2));
+        const __m512i q = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 4)));
+        _mm512_storeu_ps(to, _mm512_permutexvar_ps(q, values));
+        _mm512_storeu_ps(to + 16, _mm512_permutexvar_ps(_mm512_srli_epi32(q, 4), values));
     }
 }
 
