@@ -1,6 +1,7 @@
 """Risk: the chat page loses what a person wrote or what the model said, shows it wrongly, or cannot be worked with."""
 
 import json
+import time
 
 import pytest
 from browser import CTRL, SHIFT
@@ -50,6 +51,7 @@ def test_a_streamed_answer_is_markdown_and_grows_in_place(page, mock, shot):
     page.js("""for (const s of ['.answer h1', '.answer strong', '.code-block', '.code-block .line'])
                    document.querySelector(s).mark = true""")
     page.js("getSelection().selectAllChildren(document.querySelector('.answer h1'))")
+    time.sleep(0.2)  # over less than 0.1 s the page shows no rate
     hold.go.set()
     page.wait(IDLE)
     assert page.js("['.answer h1', '.answer strong', '.code-block', '.code-block .line'].every(s => document.querySelector(s).mark)")

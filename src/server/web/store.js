@@ -9,6 +9,12 @@ const settled = (request) => new Promise((resolve, reject) => {
     request.onerror = () => reject(request.error);
 });
 
+// Of the last request of a change: commits at once, so that the change outlives a page that is left now.
+const finished = (request) => {
+    request.transaction.commit();
+    return settled(request);
+};
+
 const entry_of = ({ id, title, created, updated }) => ({ id, title, created, updated });
 
 export class Store {
@@ -53,7 +59,7 @@ export class Store {
         if (!this.database) { this.memory.set(conversation.id, conversation); return; }
         const [bodies, index] = this.stores("readwrite", kBodies, kIndex);
         bodies.put(conversation);
-        await settled(index.put(entry_of(conversation)));
+        await finished(index.put(entry_of(conversation)));
         this.channel?.postMessage(conversation.id);
     }
 
@@ -62,7 +68,7 @@ export class Store {
         if (!this.database) return;
         const [bodies, index] = this.stores("readwrite", kBodies, kIndex);
         bodies.delete(id);
-        await settled(index.delete(id));
+        await finished(index.delete(id));
         this.channel?.postMessage(id);
     }
 
@@ -71,7 +77,7 @@ export class Store {
         if (!this.database) return;
         const [bodies, index] = this.stores("readwrite", kBodies, kIndex);
         bodies.clear();
-        await settled(index.clear());
+        await finished(index.clear());
         this.channel?.postMessage("");
     }
 
