@@ -68,6 +68,7 @@ class CudaBackend final : public Backend {
     std::byte* scratch_ = nullptr;
     int64_t scratch_bytes_ = 0, scratch_planned_ = 0;
     std::vector<Program> programs_;
+    std::vector<int32_t> released_;                 // places of programs_ that are free again
     std::map<int32_t, std::string> plain_notices_;  // by rows
     std::map<const void*, int> dynamic_shared_;     // by kernel
     PinnedStep steps_[kStepBuffers];
@@ -221,8 +222,14 @@ Result<Compiled> CudaBackend::compile(const Tape& tape) {
         }
     }
     if (options_.executor == CudaExecutor::graph && p.rows <= kCapturedRows) TRY_VOID(capture(p));
-    programs_.push_back(std::move(p));
-    return Compiled{int32_t(programs_.size() - 1)};
+    if (released_.empty()) {
+        programs_.push_back(std::move(p));
+        return Compiled{int32_t(programs_.size() - 1)};
+    }
+    const int32_t id = released_.back();
+    released_.pop_back();
+    programs_[size_t(id)] = std::move(p);
+    return Compiled{id};
 }
 
 // Bytes of dynamic shared memory that a kernel may have, and gets. One kernel may be launched with several
@@ -357,6 +364,7 @@ void CudaBackend::release(const Compiled& compiled) {
     Program& p = programs_[compiled.id];
     if (p.graph) cudaGraphExecDestroy(p.graph);
     p = {};
+    released_.push_back(compiled.id);
 }
 
 }  // namespace
