@@ -23,7 +23,8 @@ def test_a_person_gets_answers(browser, server, shot):
     page.wait("!document.querySelector('dialog').open")
     say(page, "What is the capital of France?")
     assert "Paris" in last(page, ".answer")
-    assert "TTFT" in last(page, ".stats") and "tok/s" in last(page, ".stats")
+    stats = last(page, ".stats")  # without a rate where seven tokens took less than 0.1 s
+    assert "TTFT" in stats and " tokens" in stats and "prompt " in stats
     say(page, "And of Italy?")
     assert "Rome" in last(page, ".answer")
     cached = last(page, ".stats").split(" cached")[0].split()[-1]
