@@ -26,6 +26,7 @@ def test_agrees(server, oracle):
 
 
 def test_memory_stays(binary, tmp_path):
-    """60 s, the first 20 of which fill caches and allocators."""
+    """60 s, the first 20 of which fill caches and allocators: not all of them in so short a time, so 2 % here and 1 % in
+    the long run of `make proof`."""
     with Server([binary, "serve"], tiny_model("qwen35-r2"), [*LENIENT, *BOUNDED], tmp_path / "server.log") as server:
-        print(asyncio.run(soak(server, seconds=60)))
+        print(asyncio.run(soak(server, seconds=60, most=0.02)))
