@@ -10,6 +10,8 @@ bool lower_many(Lowering& l, const LinearAdd& op);
 bool lower_many(Lowering& l, const LinearGlu& op);
 bool lower_many(Lowering& l, const MoeGlu& op);
 bool lower_many(Lowering& l, const MoeDownAdd& op);
+// y[t] = activation(gate[t]) ⊙ up[t], rows of y dense.   (moe.cu)
+void add_glu_rows(Lowering& l, const Tensor& gate, const Tensor& up, float* y, Activation activation);
 // logits[i] = head · rms(x[source[i]]); `to` [rows, V].
 bool lower_many_head(Lowering& l, const Output& op, const Tensor& to, const int32_t* source);
 

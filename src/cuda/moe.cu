@@ -90,8 +90,6 @@ __global__ void __launch_bounds__(256) combine(const Combine p) {
     p.x[r * p.stride + i] += sum;
 }
 
-void add_glu_rows(Lowering& l, const Tensor& gate, const Tensor& up, float* y, Activation activation);
-
 void lower(Lowering& l, const MoeDownAdd& op) {
     if (lower_slab(l, op) || lower_many(l, op)) return;
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols()), k = op.router.top_k, ffn = op.down.in;

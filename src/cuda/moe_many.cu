@@ -73,8 +73,6 @@ __global__ void __launch_bounds__(256) combine_places(const CombinePlaces p) {
 
 }  // namespace
 
-void add_glu_rows(Lowering& l, const Tensor& gate, const Tensor& up, float* y, Activation activation);
-
 bool lower_many(Lowering& l, const MoeGlu& op) {
     const int32_t rows = op.x.rows(), k = op.router.top_k;
     if (rows <= kFewRows || op.gate.pairing != Pairing::gate || !has_slab_gemm(op.gate) ||

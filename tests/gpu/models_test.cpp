@@ -175,9 +175,10 @@ void expect_greedy(const std::string& path, Backend& backend, const std::string&
 }
 
 TEST_P(WholeModel, GreedyTokensAreTheReferences) {
-    // The prompt has been read with operands of 11 bits; a random router's choice may flip by that too.
+    // The prompt has been read with operands of 11 bits; with random routers a lead of 0.016 was lost to
+    // that.
     const bool flips = share_of_flips(path()) > 0;
-    expect_greedy(path(), *gpu({.kv_type = DType::f32}), "KV F32", flips ? 0.5 : 1e-2);
+    expect_greedy(path(), *gpu({.kv_type = DType::f32}), "KV F32", flips ? 3e-2 : 1e-2);
     expect_greedy(path(), *gpu({}), "KV BF16", flips ? 0.5 : 0.1);
 }
 
