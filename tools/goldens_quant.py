@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as Type
-from gguf.quants import dequantize
+from gguf.quants import dequantize, quantize
 from safetensors.torch import save_file
 
 FINITE = 63488  # finite f16 bit patterns
@@ -56,7 +56,7 @@ def blocks_of(kind, n):
 
 
 def digest(values):
-    bits = values.ravel().view(np.uint32).astype(np.uint64)
+    bits = values.ravel().view(np.uint32).astype(np.uint64)  # floats, or integers as they are
     total = np.uint64(0)
     with np.errstate(over="ignore"):
         for first in range(0, len(bits), 1 << 20):
@@ -80,6 +80,32 @@ def write_blocks(folder):
         print(lines[-1], end="")
     (folder / "blocks.txt").write_text("".join(lines))
     (folder / "blocks.f32").write_bytes(b"".join(shown))
+
+
+ENCODED = [Type.F16, Type.BF16, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0]
+
+
+def source_values(n):
+    """[n] float32: 24 random bits v of mix(i) as (v - 2^23) * 2^(e - 23), where e runs over -14 ... 5 with the blocks of 32;
+    every 97th block is zeros."""
+    index = np.arange(n, dtype=np.uint64)
+    block = (index >> np.uint64(5)).astype(np.int64)
+    values = ((mix(index) >> np.uint64(40)).astype(np.int64) - (1 << 23)).astype(np.float32)
+    values = np.ldexp(values, block % 20 - 14 - 23).astype(np.float32)
+    values[block % 97 == 96] = 0
+    return values
+
+
+def write_encoded(folder):
+    """encoded.txt: `type_id name values digest`, the digest of blocks.txt over the bytes that the package's own quantisation
+    makes of source_values."""
+    n, lines = 1 << 18, []
+    for kind in ENCODED:
+        data = quantize(source_values(n).reshape(1, -1), kind)
+        digest_of = digest(data.view(np.uint8).astype(np.uint32))
+        lines.append(f"{int(kind)} {kind.name} {n} {digest_of:016x}\n")
+        print(lines[-1], end="")
+    (folder / "encoded.txt").write_text("".join(lines))
 
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -161,6 +187,7 @@ def main():
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     write_blocks(folder)
+    write_encoded(folder)
     write_split(folder / "split")
 
 

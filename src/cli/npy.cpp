@@ -1,15 +1,5 @@
 #include "cli/npy.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <system_error>
-
 #include "core/check.h"
 #include "core/file.h"
 
@@ -18,7 +8,6 @@ namespace sparkinfer {
 namespace {
 
 constexpr uint64_t kMaxBytes = uint64_t(1) << 32;  // of an array of ids
-constexpr size_t kBufferBytes = size_t(1) << 20;
 
 // Reads the dictionary of the header, a Python literal: {'descr': '<i8', 'fortran_order': False, 'shape':
 // (5,), }
@@ -114,13 +103,6 @@ uint64_t little_endian(std::string_view bytes) {
     return value;
 }
 
-Error disk_error(const std::string& path, const char* what, int code) {
-    const std::string reason = std::generic_category().message(code);
-    if (code == ENOSPC || code == EDQUOT || code == EFBIG)
-        return out_of_resources("{}: cannot {}: {}", path, what, reason);
-    return bad_input("{}: cannot {}: {}", path, what, reason);
-}
-
 }  // namespace
 
 Result<std::vector<int32_t>> parse_npy_ids(const std::string& name, std::string_view bytes) {
@@ -165,20 +147,7 @@ Result<std::vector<int32_t>> read_npy_ids(const std::string& path) {
 }
 
 Result<NpyWriter> NpyWriter::create(const std::string& path, int64_t rows, int64_t columns) {
-    // A finished file replaces what was there, which must not be a device or a folder.
-    struct stat there = {};
-    if (::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode))
-        return bad_input("{}: is a directory, pipe or device, expected a regular file or none", path);
-    // A link stays one: the file that it names is replaced.
-    std::error_code none;
-    const std::filesystem::path real = std::filesystem::canonical(path, none);
-    NpyWriter writer;
-    writer.path_ = none ? path : real.string();
-    writer.temporary_ = fmt::format("{}.{}.tmp", writer.path_, ::getpid());
-    writer.rows_ = rows;
-    writer.columns_ = columns;
-    writer.fd_ = ::open(writer.temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (writer.fd_ < 0) return disk_error(path, "create the file", errno);
+    TRY(NewFile file, NewFile::create(path));
     std::string header =
         fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, columns);
     const size_t padded =
@@ -186,59 +155,21 @@ Result<NpyWriter> NpyWriter::create(const std::string& path, int64_t rows, int64
     header.resize(padded - 1, ' ');
     header += '\n';
     const char start[] = {'\x93', 'N', 'U', 'M', 'P', 'Y', 1, 0, char(padded & 255), char(padded >> 8)};
-    TRY_VOID(writer.write({start, sizeof start}));
-    TRY_VOID(writer.write(header));
-    return writer;
-}
-
-NpyWriter::NpyWriter(NpyWriter&& other) noexcept
-    : path_(std::move(other.path_)),
-      temporary_(std::move(other.temporary_)),
-      buffer_(std::move(other.buffer_)),
-      fd_(std::exchange(other.fd_, -1)),
-      rows_(other.rows_),
-      columns_(other.columns_),
-      written_(other.written_) {}
-
-NpyWriter::~NpyWriter() {
-    if (fd_ < 0) return;
-    ::close(fd_);
-    ::unlink(temporary_.c_str());
-}
-
-Result<void> NpyWriter::flush() {
-    size_t done = 0;
-    while (done < buffer_.size()) {
-        const ssize_t wrote = ::write(fd_, buffer_.data() + done, buffer_.size() - done);
-        if (wrote < 0 && errno == EINTR) continue;
-        if (wrote < 0) return disk_error(path_, "write the file", errno);
-        done += size_t(wrote);
-    }
-    buffer_.clear();
-    return {};
-}
-
-Result<void> NpyWriter::write(std::string_view bytes) {
-    buffer_ += bytes;
-    return buffer_.size() >= kBufferBytes ? flush() : Result<void>{};
+    TRY_VOID(file.write(std::string_view(start, sizeof start)));
+    TRY_VOID(file.write(header));
+    return NpyWriter(std::move(file), rows, columns);
 }
 
 Result<void> NpyWriter::write_row(std::span<const float> row) {
     CHECK(int64_t(row.size()) == columns_ && written_ < rows_, "row {} of {} has {} columns, not {}",
           written_, rows_, row.size(), columns_);
     ++written_;
-    return write({reinterpret_cast<const char*>(row.data()), row.size_bytes()});
+    return file_.write(std::as_bytes(row));
 }
 
 Result<void> NpyWriter::commit() {
     CHECK(written_ == rows_, "{} of {} rows were written", written_, rows_);
-    TRY_VOID(flush());
-    if (::close(std::exchange(fd_, -1)) != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) {
-        const int code = errno;
-        ::unlink(temporary_.c_str());
-        return disk_error(path_, "finish the file", code);
-    }
-    return {};
+    return file_.commit();
 }
 
 }  // namespace sparkinfer

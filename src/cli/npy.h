@@ -2,12 +2,13 @@
 // float32 ones row by row. Format: numpy.lib.format, versions 1.0, 2.0 and 3.0.
 #pragma once
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "core/new_file.h"
 #include "core/result.h"
 
 namespace sparkinfer {
@@ -17,14 +18,10 @@ namespace sparkinfer {
 Result<std::vector<int32_t>> parse_npy_ids(const std::string& name, std::string_view bytes);
 Result<std::vector<int32_t>> read_npy_ids(const std::string& path);
 
-// Writes a float32 array [rows, columns] row by row into a temporary file beside `path`, which commit()
-// renames; without commit() the temporary file is removed. Owns the file.
+// Writes a float32 array [rows, columns] row by row; the file appears with commit(), or not at all.
 class NpyWriter {
   public:
     static Result<NpyWriter> create(const std::string& path, int64_t rows, int64_t columns);
-    NpyWriter(NpyWriter&& other) noexcept;
-    NpyWriter& operator=(NpyWriter&&) = delete;
-    ~NpyWriter();
 
     // REQUIRES: row.size() == columns, at most `rows` calls.
     Result<void> write_row(std::span<const float> row);
@@ -32,12 +29,10 @@ class NpyWriter {
     Result<void> commit();
 
   private:
-    NpyWriter() = default;
-    Result<void> write(std::string_view bytes);
-    Result<void> flush();
+    NpyWriter(NewFile file, int64_t rows, int64_t columns)
+        : file_(std::move(file)), rows_(rows), columns_(columns) {}
 
-    std::string path_, temporary_, buffer_;
-    int fd_ = -1;
+    NewFile file_;
     int64_t rows_ = 0, columns_ = 0, written_ = 0;
 };
 

@@ -62,12 +62,13 @@ CLI::Option* Binder::list(const char* names, const char* help, int64_t min, int6
 
 void Binder::flag(const char* names, const char* help, bool& to) { app.add_flag(names, to, help); }
 
+void Binder::word(const char* name, const char* help, std::string& to) {
+    app.add_option(name, to, help)->required()->type_name("");
+}
+
 void Binder::model(std::string& to) {
-    app.add_option(
-           "MODEL", to,
-           "a GGUF file, the first piece of a split one, or a folder with config.json and safetensors")
-        ->required()
-        ->type_name("");
+    word("MODEL", "a GGUF file, the first piece of a split one, or a folder with config.json and safetensors",
+         to);
 }
 
 void Binder::threads(std::optional<int64_t>& to) {

@@ -46,6 +46,8 @@ struct Binder {
     CLI::Option* list(const char* names, const char* help, int64_t min, int64_t max,
                       std::vector<int64_t>& to);
     void flag(const char* names, const char* help, bool& to);
+    // A word without a flag, which must be given.
+    void word(const char* name, const char* help, std::string& to);
     void model(std::string& to);
     void threads(std::optional<int64_t>& to);
     void backend(std::string& to);
@@ -58,5 +60,8 @@ Result<void> check_serve(const ServeOptions& o);
 // bench_serve_options.cpp
 void bind_bench_serve(Binder b, BenchServeOptions& o);
 Result<void> check_bench_serve(const BenchServeOptions& o);
+
+// quantize_options.cpp
+void bind_quantize(Binder b, QuantizeOptions& o);
 
 }  // namespace sparkinfer

@@ -166,6 +166,8 @@ void bind(Binder b, PerplexityOptions& o) {
     b.stored(o.stored, kKvDefault);
 }
 
+void bind(Binder b, QuantizeOptions& o) { bind_quantize(b, o); }
+
 void bind(Binder b, BenchOptions& o) {
     b.model(o.model);
     b.list("-p,--n-prompt", "tokens of a prompt to time; 0: no such test (default 512)", 0, 1 << 24,
@@ -261,6 +263,11 @@ constexpr CommandRow kCommands[] = {
      "  sparkinfer perplexity model.gguf -f wiki.txt\n"
      "  sparkinfer perplexity model.gguf --tokens ids.npy --logits-out logits.npy\n",
      make<PerplexityOptions>},
+    {"quantize", "write a GGUF file with smaller weights",
+     "  sparkinfer quantize model-f16.gguf model-q4.gguf Q4_K_M\n"
+     "  sparkinfer quantize model-f16.gguf model-q4.gguf Q4_K_M --imatrix imatrix.gguf\n"
+     "  sparkinfer quantize model-f16.gguf model-q4.gguf Q4_K_M --dry-run    (sizes alone)\n",
+     make<QuantizeOptions>},
     {"bench", "measure tokens per second and the share of the memory-bandwidth floor",
      "  sparkinfer bench model.gguf\n"
      "  sparkinfer bench model.gguf -p 512 -n 128 -d 0,4096 -r 3 -o json\n",

@@ -78,6 +78,13 @@ struct DiffOptions {
     std::optional<int64_t> threads;
 };
 
+struct QuantizeOptions {
+    std::string in, out, type;  // files; a name of load/quantize_plan.h
+    std::optional<std::string> imatrix;
+    bool dry_run = false, requantize = false;
+    std::optional<int64_t> threads;
+};
+
 struct PerplexityOptions {
     std::string model;
     std::optional<std::string> file, tokens, logits_out;
@@ -149,9 +156,9 @@ struct ConnectOptions {
     bool write = false;
 };
 
-using Command =
-    std::variant<RunOptions, InspectOptions, TokenizeOptions, ExplainOptions, DiffOptions, PerplexityOptions,
-                 BenchOptions, BenchServeOptions, DoctorOptions, ServeOptions, ConnectOptions>;
+using Command = std::variant<RunOptions, InspectOptions, TokenizeOptions, ExplainOptions, DiffOptions,
+                             PerplexityOptions, BenchOptions, BenchServeOptions, DoctorOptions, ServeOptions,
+                             ConnectOptions, QuantizeOptions>;
 
 // Text to print instead of running a command: help or the version.
 struct Printout {

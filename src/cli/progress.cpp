@@ -29,9 +29,9 @@ void write_all(int descriptor, const std::string& text) {
 
 }  // namespace
 
-std::string progress_line(int64_t done, int64_t total, double seconds, int columns) {
+std::string progress_line(int64_t done, int64_t total, double seconds, int columns, const char* doing) {
     const double share = total > 0 ? std::clamp(double(done) / double(total), 0.0, 1.0) : 1;
-    const std::string head = "sparkinfer: loading ";
+    const std::string head = fmt::format("sparkinfer: {} ", doing);
     std::string tail =
         fmt::format("{:3.0f} %, {:.1f} of {:.1f} GB", 100 * share, double(done) * 1e-9, double(total) * 1e-9);
     if (seconds > 0) tail += fmt::format(", {:.1f} GB/s", double(done) * 1e-9 / seconds);
@@ -46,8 +46,11 @@ std::string progress_line(int64_t done, int64_t total, double seconds, int colum
     return line.substr(0, size_t(std::max(columns, 0)));
 }
 
-ProgressBar::ProgressBar(int descriptor, double after_s)
-    : descriptor_(::isatty(descriptor) ? descriptor : -1), after_s_(after_s), started_(Clock::now()) {}
+ProgressBar::ProgressBar(int descriptor, double after_s, const char* doing)
+    : descriptor_(::isatty(descriptor) ? descriptor : -1),
+      after_s_(after_s),
+      doing_(doing),
+      started_(Clock::now()) {}
 
 void ProgressBar::show(int64_t done, int64_t total) {
     if (descriptor_ < 0) return;
@@ -57,7 +60,7 @@ void ProgressBar::show(int64_t done, int64_t total) {
         (drawn_ > 0 && std::chrono::duration<double>(now - drawn_at_).count() < kRedraw))
         return;
     // The last column stays free: a terminal may begin a new line behind it.
-    std::string line = progress_line(done, total, seconds, columns_of(descriptor_) - 1);
+    std::string line = progress_line(done, total, seconds, columns_of(descriptor_) - 1, doing_);
     const size_t length = line.size();
     if (length < drawn_) line.append(drawn_ - length, ' ');
     write_all(descriptor_, fmt::format("\r{}", line));

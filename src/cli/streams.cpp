@@ -117,6 +117,7 @@ void watch_interrupts() {
     ::sigaction(SIGTERM, &action, nullptr);
     action.sa_handler = SIG_IGN;  // a reader that went away is seen as EPIPE
     ::sigaction(SIGPIPE, &action, nullptr);
+    ::sigaction(SIGXFSZ, &action, nullptr);  // a limit on the size of files is seen as EFBIG
 }
 
 bool interrupted() { return g_interrupted != 0; }

@@ -41,6 +41,11 @@ class ByteReader {
         return view;
     }
 
+    // What was read since the position `start` was reached; a view into the file.
+    std::string_view text_from(uint64_t start) const {
+        return {reinterpret_cast<const char*>(bytes_.data()) + start, size_t(position_ - start)};
+    }
+
     // The next n bytes, which the caller has checked to be there.
     const std::byte* take(uint64_t n) {
         const std::byte* start = bytes_.data() + position_;

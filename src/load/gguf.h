@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/metadata.h"
@@ -12,9 +13,33 @@
 
 namespace sparkinfer {
 
-// What one GGUF file says. The tensors' `data` point into the bytes given to parse_gguf.
+// Types of metadata values as they lie in the file.
+enum class GgufType : uint32_t {
+    u8 = 0,
+    i8 = 1,
+    u16 = 2,
+    i16 = 3,
+    u32 = 4,
+    i32 = 5,
+    f32 = 6,
+    boolean = 7,
+    string = 8,
+    array = 9,
+    u64 = 10,
+    i64 = 11,
+    f64 = 12,
+};
+
+// A metadata entry with its value as it lies in the file, in the number type the file chose: Metadata widens
+// that.
+struct GgufEntry {
+    std::string_view key, value;  // the value's u32 type, then its bytes
+};
+
+// What one GGUF file says. The tensors' `data` and the entries point into the bytes given to parse_gguf.
 struct GgufContents {
     Metadata metadata;
+    std::vector<GgufEntry> entries;     // in file order
     std::vector<StoredTensor> tensors;  // in file order
     std::vector<uint32_t> type_ids;     // ggml type of each tensor
     uint32_t version = 0;

@@ -18,23 +18,6 @@ constexpr uint64_t kAlignmentDefault = 32;
 constexpr uint64_t kKeyValueBytesMin = 8 + 4 + 1;        // empty key, type, one-byte value
 constexpr uint64_t kTensorBytesMin = 8 + 4 + 8 + 4 + 8;  // empty name, one dimension
 
-// Value types as they lie in the file.
-enum class GgufType : uint32_t {
-    u8 = 0,
-    i8 = 1,
-    u16 = 2,
-    i16 = 3,
-    u32 = 4,
-    i32 = 5,
-    f32 = 6,
-    boolean = 7,
-    string = 8,
-    array = 9,
-    u64 = 10,
-    i64 = 11,
-    f64 = 12,
-};
-
 // Printable form of a name from the file.
 std::string shown(std::string_view name) {
     std::string out;
@@ -160,12 +143,14 @@ Result<MetadataValue> read_value(ByteReader& in, std::string_view key) {
                      type);
 }
 
-Result<void> read_metadata(ByteReader& in, uint64_t count, Metadata* metadata) {
+Result<void> read_metadata(ByteReader& in, uint64_t count, GgufContents* contents) {
     for (uint64_t i = 0; i < count; i++) {
         TRY(const std::string_view key, read_key(in));
+        const uint64_t start = in.position();
         TRY(MetadataValue value, read_value(in, key));
-        if (!metadata->insert(std::string(key), std::move(value)))
+        if (!contents->metadata.insert(std::string(key), std::move(value)))
             return bad_input("{}: metadata key '{}' occurs twice", in.path(), shown(key));
+        contents->entries.push_back({key, in.text_from(start)});
     }
     return {};
 }
@@ -301,7 +286,7 @@ Result<GgufContents> parse_gguf(std::span<const std::byte> bytes, const std::str
     GgufContents contents;
     contents.version = header.version;
     contents.metadata = Metadata(path);
-    TRY_VOID(read_metadata(in, header.key_value_count, &contents.metadata));
+    TRY_VOID(read_metadata(in, header.key_value_count, &contents));
     TRY(const uint64_t alignment, alignment_of(contents.metadata));
     if (header.tensor_count > in.remaining() / kTensorBytesMin)
         return bad_input("{}: claims {} tensors, but only {} bytes follow", path, header.tensor_count,

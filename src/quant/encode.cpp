@@ -1,0 +1,166 @@
+// encode.cpp — the plain formats, and which encoder a tag means.
+#include "quant/encode.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/check.h"
+#include "quant/encode_k.h"
+#include "quant/fit.h"
+#include "quant/formats.h"
+
+namespace sparkinfer {
+
+namespace {
+
+constexpr int kBlock = 32;
+constexpr Trials kWeightedTrials{-0.9f, 0.05f, 36};
+
+// One row: where it comes from and where it goes.
+struct Row {
+    const float* x;
+    int64_t n;
+    const float* importance;  // null: none
+    std::byte* out;
+};
+
+template <class Block>
+Block& block_of(std::byte* out, int64_t i) {
+    return reinterpret_cast<Block*>(out)[i];
+}
+
+// What an error costs at each value of a block: its column's importance, more where the value itself is
+// large.
+void weigh(const float* x, const float* importance, float mean_square, float* w) {
+    for (int i = 0; i < kBlock; i++) w[i] = importance[i] * std::sqrt(mean_square + x[i] * x[i]);
+}
+
+float mean_square(const Row& row) {
+    float sum = 0;
+    for (int64_t i = 0; i < row.n; i++) sum += row.x[i] * row.x[i];
+    return sum / float(row.n);
+}
+
+// Codes of a block as nibbles and, for five bits, their upper bits: element j low, j + 16 high in byte j.
+template <class Block>
+void pack(const uint8_t* q, Block* block) {
+    for (int j = 0; j < 16; j++) block->qs[j] = uint8_t((q[j] & 15) | (q[j + 16] & 15) << 4);
+    if constexpr (requires { block->qh; }) {
+        uint32_t high = 0;
+        for (int j = 0; j < kBlock; j++) high |= uint32_t(q[j] >> 4 & 1) << j;
+        block->qh = high;
+    }
+}
+
+void encode_q8_0(const Row& row) {
+    for (int64_t b = 0; b < row.n / kBlock; b++) {
+        const float* x = row.x + b * kBlock;
+        float most = 0;
+        for (int i = 0; i < kBlock; i++) most = std::max(most, std::fabs(x[i]));
+        const float d = most / 127.0f, inverse = d > 0 ? 1 / d : 0;
+        auto& block = block_of<Format<Quant::q8_0>::Block>(row.out, b);
+        block.d = f32_to_f16(d);
+        for (int i = 0; i < kBlock; i++) block.qs[i] = int8_t(std::round(x[i] * inverse));
+    }
+}
+
+// Q4_0 and Q5_0, y = d·(q − half): the value of largest magnitude gets the code 0.
+template <Quant kQuant, int kHalf>
+void encode_symmetric(const Row& row) {
+    const float spread = row.importance ? mean_square(row) : 0;
+    for (int64_t b = 0; b < row.n / kBlock; b++) {
+        const float* x = row.x + b * kBlock;
+        auto& block = block_of<typename Format<kQuant>::Block>(row.out, b);
+        uint8_t q[kBlock];
+        if (const float* importance = useful(row.importance, b * kBlock, kBlock)) {
+            float w[kBlock];
+            int8_t codes[kBlock];
+            weigh(x, importance, spread, w);
+            block.d = f32_to_f16(fit_scale(x, w, kBlock, kHalf, codes));
+            std::copy_n(codes, kBlock, q);
+        } else {
+            float extreme = 0;
+            for (int i = 0; i < kBlock; i++)
+                if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
+            const float d = extreme / float(-kHalf), inverse = d != 0 ? 1 / d : 0;
+            block.d = f32_to_f16(d);
+            for (int i = 0; i < kBlock; i++)
+                q[i] = uint8_t(std::min(2 * kHalf - 1, int(x[i] * inverse + (float(kHalf) + 0.5f))));
+        }
+        pack(q, &block);
+    }
+}
+
+// Q4_1 and Q5_1, y = d·q + m: the smallest value gets the code 0, the largest the last.
+template <Quant kQuant, int kMax>
+void encode_affine(const Row& row) {
+    const float spread = row.importance ? mean_square(row) : 0;
+    for (int64_t b = 0; b < row.n / kBlock; b++) {
+        const float* x = row.x + b * kBlock;
+        auto& block = block_of<typename Format<kQuant>::Block>(row.out, b);
+        uint8_t q[kBlock];
+        if (const float* importance = useful(row.importance, b * kBlock, kBlock)) {
+            float w[kBlock];
+            weigh(x, importance, spread, w);
+            const ScaleMin fit = fit_scale_min(x, w, kBlock, kMax, kWeightedTrials, q);
+            block.d = f32_to_f16(fit.scale);
+            block.m = f32_to_f16(fit.min);
+        } else {
+            const auto [min, max] = std::minmax_element(x, x + kBlock);
+            const float d = (*max - *min) / float(kMax), inverse = d != 0 ? 1 / d : 0;
+            block.d = f32_to_f16(d);
+            block.m = f32_to_f16(*min);
+            for (int i = 0; i < kBlock; i++)
+                q[i] = uint8_t(std::min(kMax, int((x[i] - *min) * inverse + 0.5f)));
+        }
+        pack(q, &block);
+    }
+}
+
+void encode_plain(Quant q, const Row& row) {
+    if (q == Quant::f32) {
+        std::memcpy(row.out, row.x, size_t(row.n) * sizeof(float));
+        return;
+    }
+    for (int64_t i = 0; i < row.n; i++) {
+        const uint16_t half = q == Quant::f16 ? f32_to_f16(row.x[i]) : f32_to_bf16(row.x[i]);
+        std::memcpy(row.out + 2 * i, &half, sizeof half);
+    }
+}
+
+}  // namespace
+
+bool can_encode(Quant q) {
+    switch (q) {
+        case Quant::f32:
+        case Quant::f16:
+        case Quant::bf16:
+        case Quant::q4_0:
+        case Quant::q4_1:
+        case Quant::q5_0:
+        case Quant::q5_1:
+        case Quant::q8_0:
+        case Quant::q4_k:
+        case Quant::q5_k:
+        case Quant::q6_k: return true;
+        default: return false;
+    }
+}
+
+void encode_row(Quant q, const float* x, int64_t n, const float* importance, std::byte* out) {
+    CHECK(can_encode(q) && n % quant_block(q) == 0, "{} values as {}", n, quant_name(q));
+    const Row row{x, n, importance, out};
+    switch (q) {
+        case Quant::q8_0: return encode_q8_0(row);
+        case Quant::q4_0: return encode_symmetric<Quant::q4_0, 8>(row);
+        case Quant::q5_0: return encode_symmetric<Quant::q5_0, 16>(row);
+        case Quant::q4_1: return encode_affine<Quant::q4_1, 15>(row);
+        case Quant::q5_1: return encode_affine<Quant::q5_1, 31>(row);
+        case Quant::q4_k: return encode_q4_k(x, n, importance, out);
+        case Quant::q5_k: return encode_q5_k(x, n, importance, out);
+        case Quant::q6_k: return encode_q6_k(x, n, importance, out);
+        default: return encode_plain(q, row);
+    }
+}
+
+}  // namespace sparkinfer
