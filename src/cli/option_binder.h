@@ -8,7 +8,7 @@
 #include "cli/option_values.h"
 #include "cli/options.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): theirs
 class App;
 class Option;
 }  // namespace CLI
