@@ -63,6 +63,7 @@ struct Session {
 };
 
 Result<int> run_command(const RunOptions& options, Session& session);
+Result<int> run_command(const ChatOptions& options, Session& session);
 Result<int> run_command(const InspectOptions& options, Session& session);
 Result<int> run_command(const TokenizeOptions& options, Session& session);
 Result<int> run_command(const ExplainOptions& options, Session& session);

@@ -109,4 +109,37 @@ void Binder::stored(StoredTypes& to, const char* kv_default) {
     type("--state", "keep recurrent states in f32 (default) or bf16 (costs quality)", 2, to.state);
 }
 
+void Binder::sampling(SamplingOptions& s) {
+    number("--temp", "temperature; 0 is greedy (default: the file's, else 0.8)", {0, kMaxNumber},
+           s.temperature);
+    integer("--top-k", "keep the K most likely tokens; 0: all (default: the file's, else 40)", 0, kMaxTokens,
+            s.top_k);
+    number("--top-p",
+           "keep the likeliest tokens of this total probability; 1: all (default: the file's, else 0.95)",
+           {0, 1, true}, s.top_p);
+    number("--min-p",
+           "drop tokens less likely than this share of the likeliest (default: the file's, else 0.05)",
+           {0, 1}, s.min_p);
+    number("--repeat-penalty", "divide the logits of tokens in the last --repeat-last-n; 1: off (default)",
+           {0, kMaxNumber, true}, s.repeat_penalty);
+    integer("--repeat-last-n", "tokens of prompt and answer it looks at; -1: all, 0: off (default 64)", -1,
+            kMaxTokens, s.repeat_last_n);
+    number("--presence-penalty", "subtract from the logits of generated tokens, once; -2 to 2 (default 0)",
+           {-2, 2}, s.presence_penalty);
+    number("--frequency-penalty", "the same, once per occurrence; -2 to 2 (default 0)", {-2, 2},
+           s.frequency_penalty);
+    value("--seed", "N", "seed of the random numbers (default: a random one, reported)",
+          [&s](const std::string& text) -> Result<void> {
+              TRY(s.seed, parse_seed(text));
+              return {};
+          });
+    values("--logit-bias", "ID±X",
+           "add X to the logit of token ID (ID+2.5, ID-1, ID=-1); may be given several times",
+           [&s](const std::string& text) -> Result<void> {
+               TRY(const auto bias, parse_logit_bias(text));
+               s.logit_bias.push_back(bias);
+               return {};
+           });
+}
+
 }  // namespace sparkinfer

@@ -52,8 +52,12 @@ struct Binder {
     void threads(std::optional<int64_t>& to);
     void backend(std::string& to);
     void stored(StoredTypes& to, const char* kv_default);
+    void sampling(SamplingOptions& to);
 };
 
+// chat_options.cpp
+void bind_chat(Binder b, ChatOptions& o);
+Result<void> check_chat(const ChatOptions& o);
 // serve_options.cpp
 void bind_serve(Binder b, ServeOptions& o);
 Result<void> check_serve(const ServeOptions& o);

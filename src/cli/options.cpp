@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "cli/gpu.h"
+#include "cli/nearest.h"
 #include "cli/option_binder.h"
 #include "cli/option_values.h"
 #include "cli/version.h"
@@ -20,43 +21,8 @@ void bind(Binder b, RunOptions& o) {
     b.text("-f,--file", "FILE", "read the prompt from a file", o.prompt.file)->excludes(text);
     b.integer("-n,--predict", "most tokens to generate; -1: to the end token (default)", -1, kMaxTokens,
               o.max_tokens);
-    SamplingOptions& s = o.sampling;
-    b.number("--temp", "temperature; 0 is greedy (default: the file's, else 0.8)", {0, kMaxNumber},
-             s.temperature);
-    b.integer("--top-k", "keep the K most likely tokens; 0: all (default: the file's, else 40)", 0,
-              kMaxTokens, s.top_k);
-    b.number("--top-p",
-             "keep the likeliest tokens of this total probability; 1: all (default: the file's, else 0.95)",
-             {0, 1, true}, s.top_p);
-    b.number("--min-p",
-             "drop tokens less likely than this share of the likeliest (default: the file's, else 0.05)",
-             {0, 1}, s.min_p);
-    b.number("--repeat-penalty", "divide the logits of tokens in the last --repeat-last-n; 1: off (default)",
-             {0, kMaxNumber, true}, s.repeat_penalty);
-    b.integer("--repeat-last-n", "tokens of prompt and answer it looks at; -1: all, 0: off (default 64)", -1,
-              kMaxTokens, s.repeat_last_n);
-    b.number("--presence-penalty", "subtract from the logits of generated tokens, once; -2 to 2 (default 0)",
-             {-2, 2}, s.presence_penalty);
-    b.number("--frequency-penalty", "the same, once per occurrence; -2 to 2 (default 0)", {-2, 2},
-             s.frequency_penalty);
-    b.value("--seed", "N", "seed of the random numbers (default: a random one, reported)",
-            [&s](const std::string& text) -> Result<void> {
-                TRY(s.seed, parse_seed(text));
-                return {};
-            });
-    b.values("--stop", "TEXT", "end the answer before this text; may be given several times",
-             [&o](const std::string& text) -> Result<void> {
-                 if (text.empty()) return usage_error("--stop is empty, expected a text");
-                 o.stop.push_back(text);
-                 return {};
-             });
-    b.values("--logit-bias", "ID±X",
-             "add X to the logit of token ID (ID+2.5, ID-1, ID=-1); may be given several times",
-             [&s](const std::string& text) -> Result<void> {
-                 TRY(const auto bias, parse_logit_bias(text));
-                 s.logit_bias.push_back(bias);
-                 return {};
-             });
+    b.sampling(o.sampling);
+    b.texts("--stop", "TEXT", "end the answer before this text; may be given several times", o.stop);
     b.integer("--logprobs", "report log-probabilities, with N alternatives a token (in --json)", 0,
               kMaxTopLogprobs, o.logprobs);
     b.integer("--ctx", "tokens of context (default: what prompt and -n need, at most the file's)", 1,
@@ -67,6 +33,8 @@ void bind(Binder b, RunOptions& o) {
     b.flag("--raw", "no chat template: continue the prompt itself", o.raw);
     b.flag("--json", "print one JSON object instead of the streamed answer", o.json);
 }
+
+void bind(Binder b, ChatOptions& o) { bind_chat(b, o); }
 
 void bind(Binder b, InspectOptions& o) {
     b.app
@@ -242,6 +210,12 @@ constexpr CommandRow kCommands[] = {
      "  sparkinfer run model.gguf -f question.txt -n 200 --temp 0\n"
      "  echo 'Once upon a time' | sparkinfer run model.gguf --raw --json --logprobs 3\n",
      make<RunOptions>},
+    {"chat", "talk with a model: several turns, line editing, commands",
+     "  sparkinfer chat model.gguf\n"
+     "  sparkinfer chat model.gguf --system 'Answer in one sentence.' --temp 0.3\n"
+     "  sparkinfer chat model.gguf --load talk.json\n"
+     "  printf 'Hello\\nWhat did I say?\\n' | sparkinfer chat model.gguf\n",
+     make<ChatOptions>},
     {"inspect", "show what is in a model's files, without reading the weights",
      "  sparkinfer inspect model.gguf\n"
      "  sparkinfer inspect folder/ --json\n",
@@ -294,27 +268,11 @@ constexpr CommandRow kCommands[] = {
      make<DoctorOptions>},
 };
 
-// Levenshtein's distance.
-size_t edit_distance(const std::string& a, const std::string& b) {
-    std::vector<size_t> row(b.size() + 1);
-    for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-    for (size_t i = 1; i <= a.size(); ++i) {
-        size_t diagonal = std::exchange(row[0], i);
-        for (size_t j = 1; j <= b.size(); ++j) {
-            const size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-            diagonal = row[j];
-            row[j] = std::min({change, row[j] + 1, row[j - 1] + 1});
-        }
-    }
-    return row[b.size()];
-}
-
 Error unknown_command(const std::string& word) {
-    const CommandRow* nearest = &kCommands[0];
-    for (const CommandRow& row : kCommands)
-        if (edit_distance(word, row.name) < edit_distance(word, nearest->name)) nearest = &row;
-    if (edit_distance(word, nearest->name) <= std::max<size_t>(2, word.size() / 3))
-        return usage_error("'{}' is no command, did you mean '{}'?", word, nearest->name);
+    std::vector<std::string> known;
+    for (const CommandRow& row : kCommands) known.emplace_back(row.name);
+    const std::string nearest = nearest_word(word, known);
+    if (!nearest.empty()) return usage_error("'{}' is no command, did you mean '{}'?", word, nearest);
     return usage_error("'{}' is no command; `sparkinfer --help` lists them", word);
 }
 
@@ -371,6 +329,7 @@ Result<void> check_command(const Command& command) {
         return usage_error("--compare with -np above 1: llama-bench generates one sequence at a time");
     if (const auto* serve = std::get_if<ServeOptions>(&command)) TRY_VOID(check_serve(*serve));
     if (const auto* load = std::get_if<BenchServeOptions>(&command)) TRY_VOID(check_bench_serve(*load));
+    if (const auto* chat = std::get_if<ChatOptions>(&command)) TRY_VOID(check_chat(*chat));
     const auto* run = std::get_if<RunOptions>(&command);
     if (run && run->max_tokens == 0)
         return usage_error("-n,--predict is '0', expected -1 or a whole number from 1");

@@ -46,6 +46,19 @@ struct RunOptions {
     bool raw = false, json = false;
 };
 
+struct ChatOptions {
+    std::string model;
+    std::optional<std::string> system, load;
+    std::optional<std::string> thinking;  // as parse_thinking takes it
+    int64_t max_tokens = -1;              // of an answer; -1: to an end token
+    SamplingOptions sampling;
+    std::vector<std::string> stop;
+    std::optional<int64_t> context, threads;
+    std::string backend = "auto";
+    StoredTypes stored;
+    bool no_history = false;
+};
+
 struct InspectOptions {
     std::string file;
     bool json = false;
@@ -156,9 +169,9 @@ struct ConnectOptions {
     bool write = false;
 };
 
-using Command = std::variant<RunOptions, InspectOptions, TokenizeOptions, ExplainOptions, DiffOptions,
-                             PerplexityOptions, BenchOptions, BenchServeOptions, DoctorOptions, ServeOptions,
-                             ConnectOptions, QuantizeOptions>;
+using Command = std::variant<RunOptions, ChatOptions, InspectOptions, TokenizeOptions, ExplainOptions,
+                             DiffOptions, PerplexityOptions, BenchOptions, BenchServeOptions, DoctorOptions,
+                             ServeOptions, ConnectOptions, QuantizeOptions>;
 
 // Text to print instead of running a command: help or the version.
 struct Printout {

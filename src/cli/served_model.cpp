@@ -5,7 +5,6 @@
 
 #include "cli/machine.h"
 #include "cli/model_facts.h"
-#include "cli/serve_sizes.h"
 #include "core/log.h"
 #include "server/model_service.h"
 
@@ -24,7 +23,8 @@ std::string model_id(const std::string& path) {
     return name;
 }
 
-Result<std::unique_ptr<ServedModel>> ServedModel::open(const ServeOptions& o, const Session& session) {
+Result<std::unique_ptr<ServedModel>> ServedModel::open(const ServeOptions& o, const Session& session,
+                                                       const Sizes& sizes) {
     auto model = std::make_unique<ServedModel>();
     TRY(const ModelFacts facts, model_facts(o.model));
     TRY(model->backend, session.backend(o.backend, o.threads, o.stored));
@@ -37,7 +37,7 @@ Result<std::unique_ptr<ServedModel>> ServedModel::open(const ServeOptions& o, co
     machine.weights = facts.tensor_bytes;
     machine.bytes_per_token = kv_bytes_per_token(facts.shape, info.kv_type);
     machine.trained_context = facts.shape.context;
-    TRY(const EngineOptions options, serve_sizes(o, machine));
+    TRY(const EngineOptions options, sizes(o, machine));
     TRY(std::unique_ptr<Engine> engine, session.engine(o.model, *model->backend, options));
     model->page_bytes = kPageTokens * machine.bytes_per_token;
 

@@ -1,9 +1,11 @@
 // served_model.h — the model behind a server: backend, engine on its thread, tokenizer, service.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/serve_sizes.h"
 #include "server/engine_thread.h"
 #include "server/service.h"
 
@@ -15,8 +17,10 @@ struct ServedModel {
     std::unique_ptr<Service> service;
     int64_t page_bytes = 0;  // of a KV page, in all layers
 
-    // Takes as long as loading does.
-    static Result<std::unique_ptr<ServedModel>> open(const ServeOptions& options, const Session& session);
+    // Takes as long as loading does. `sizes` says how much of what the engine gets.
+    using Sizes = std::function<Result<EngineOptions>(const ServeOptions&, const ServeMachine&)>;
+    static Result<std::unique_ptr<ServedModel>> open(const ServeOptions& options, const Session& session,
+                                                     const Sizes& sizes = serve_sizes);
 };
 
 // "models/Qwen3.6-35B-A3B-Q4_K_M-00001-of-00002.gguf" → "Qwen3.6-35B-A3B-Q4_K_M": a name without slashes,

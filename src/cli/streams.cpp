@@ -7,6 +7,7 @@
 #include <csignal>
 #include <system_error>
 
+#include "cli/terminal.h"
 #include "core/log.h"
 
 namespace sparkinfer {
@@ -15,9 +16,12 @@ namespace {
 
 volatile std::sig_atomic_t g_deferred = 0, g_interrupted = 0;
 
-void on_interrupt(int) {
-    if (!g_deferred || g_interrupted) ::_exit(kExitInterrupted);
-    g_interrupted = 1;
+void on_interrupt(int signal) {
+    if (!g_deferred || g_interrupted) {
+        restore_terminal();
+        ::_exit(kExitInterrupted);
+    }
+    g_interrupted = signal;
 }
 
 // All that a descriptor gives until its end: files, pipes and terminals alike.
@@ -121,6 +125,8 @@ void watch_interrupts() {
 }
 
 bool interrupted() { return g_interrupted != 0; }
+bool terminated() { return g_interrupted == SIGTERM; }
+void clear_interrupt() { g_interrupted = 0; }
 
 Deferred::Deferred() { g_deferred = 1; }
 Deferred::~Deferred() { g_deferred = 0; }

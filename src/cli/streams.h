@@ -39,6 +39,8 @@ void occupy_standard_descriptors();
 // second ends it.
 void watch_interrupts();
 bool interrupted();
+bool terminated();       // the same by SIGTERM, which ends more than what is under way
+void clear_interrupt();  // what was interrupted has ended, and the program goes on
 constexpr int kExitInterrupted = 130;
 class Deferred {
   public:

@@ -10,13 +10,21 @@ static std::optional<std::string> variable(const char* name) {
     return value;
 }
 
-bool env_no_color() { return variable("NO_COLOR").has_value() || variable("TERM") == "dumb"; }
+static std::optional<std::string> absolute_folder(const char* name) {
+    auto folder = variable(name);
+    return folder && folder->starts_with("/") ? folder : std::nullopt;
+}
+
+bool env_no_color() { return variable("NO_COLOR").has_value() || env_dumb_terminal(); }
+
+bool env_dumb_terminal() { return variable("TERM") == "dumb"; }
 
 std::optional<std::string> env_home() { return variable("HOME"); }
 
-std::optional<std::string> env_config_home() {
-    auto folder = variable("XDG_CONFIG_HOME");
-    return folder && folder->starts_with("/") ? folder : std::nullopt;
-}
+std::optional<std::string> env_config_home() { return absolute_folder("XDG_CONFIG_HOME"); }
+
+std::optional<std::string> env_state_home() { return absolute_folder("XDG_STATE_HOME"); }
+
+std::optional<std::string> env_data_home() { return absolute_folder("XDG_DATA_HOME"); }
 
 }  // namespace sparkinfer

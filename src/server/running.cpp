@@ -126,7 +126,9 @@ void Running::end_choice(size_t choice, FinishReason reason) {
     if (reason == FinishReason::length) end.finish = AnswerFinish::length;
     if (reason == FinishReason::cancelled) end.finish = AnswerFinish::cancelled;
     if (reason == FinishReason::stop && c.has_calls()) end.finish = AnswerFinish::tool_calls;
-    if (ready_->remember && reason == FinishReason::stop && !c.stopped()) {
+    // An answer that broke off stands in the history as far as it got; one cut at a stop string has tokens that
+    // nobody was shown.
+    if (ready_->remember && !c.stopped()) {
         SampledTurn turn = c.take_turn();
         turn.prompt_tail = ready_->prompt_tail;
         std::vector<std::string> ids{answer_id_};
