@@ -1,7 +1,9 @@
-// inspect.cpp — `sparkinfer inspect`: what is in a model's files. Reads headers only, never weights.
+// inspect.cpp — `sparkinfer inspect`: what is in a model's files. Reads headers only;
+// --strict the weights too.
 #include <algorithm>
 
 #include "cli/commands.h"
+#include "cli/inspect_strict.h"
 #include "cli/model_facts.h"
 #include "core/json.h"
 
@@ -155,10 +157,31 @@ Json report_json(const Checkpoint& checkpoint) {
                       {"file_bytes", t.file_bytes}};
 }
 
+// Exit code 1 when something is suspicious.
+Result<int> report_strictly(const InspectOptions& o, Checkpoint& checkpoint, StandardOutput& out) {
+    const std::vector<std::string> found = suspicions(checkpoint);
+    std::string text;
+    if (o.json) {
+        JsonArray list;
+        for (const std::string& sentence : found) list.emplace_back(sentence);
+        text =
+            to_json_pretty(JsonObject{{"path", checkpoint.path()}, {"suspicious", std::move(list)}}) + "\n";
+    } else {
+        for (const std::string& sentence : found) text += printable(sentence) + "\n";
+        if (found.empty())
+            text =
+                fmt::format("{}: nothing suspicious in {} tensors and {} metadata keys\n", checkpoint.path(),
+                            checkpoint.tensors().size(), checkpoint.metadata().entries().size());
+    }
+    TRY_VOID(out.write(text));
+    return found.empty() ? 0 : 1;
+}
+
 }  // namespace
 
 Result<int> run_command(const InspectOptions& o, Session& session) {
     TRY(const std::unique_ptr<Checkpoint> checkpoint, open_checkpoint(o.file));
+    if (o.strict) return report_strictly(o, *checkpoint, session.out);
     TRY_VOID(
         session.out.write(o.json ? to_json_pretty(report_json(*checkpoint)) + "\n" : report(*checkpoint)));
     return 0;

@@ -42,6 +42,8 @@ void bind(Binder b, InspectOptions& o) {
         ->required()
         ->type_name("");
     b.flag("--json", "print one JSON object", o.json);
+    b.flag("--strict", "read the weights too, list what is suspicious instead; exit code 1 if anything is",
+           o.strict);
 }
 
 void bind(Binder b, TokenizeOptions& o) {
@@ -125,6 +127,12 @@ void bind(Binder b, PerplexityOptions& o) {
            "token ids instead (1-D int32 or int64), used as given; every one but a window's first is rated",
            o.tokens)
         ->excludes(file);
+    b.text("--save-kl-base", "FILE",
+           "with -f: save the log-probabilities, as llama-perplexity does, for another model's --kl-base",
+           o.save_kl_base);
+    b.text("--kl-base", "FILE",
+           "compare with such a file, made by the model before it was quantised; tokens come from it",
+           o.kl_base);
     b.integer("--ctx", "tokens of a window (default: 512 with -f, all with --tokens)", 1, kMaxTokens,
               o.context);
     b.text("--logits-out", "OUT.npy", "write float32 [tokens, vocabulary], row i = logits after token i",
@@ -233,9 +241,11 @@ constexpr CommandRow kCommands[] = {
      "  sparkinfer diff model.gguf cpu cuda:op -p 'Once upon a time'\n"
      "  sparkinfer diff model.gguf cuda:op cuda:graph -f question.txt -n 16\n",
      make<DiffOptions>},
-    {"perplexity", "rate a text or token ids, write logits",
+    {"perplexity", "rate a text or token ids, write logits, compare with another model's",
      "  sparkinfer perplexity model.gguf -f wiki.txt\n"
-     "  sparkinfer perplexity model.gguf --tokens ids.npy --logits-out logits.npy\n",
+     "  sparkinfer perplexity model.gguf --tokens ids.npy --logits-out logits.npy\n"
+     "  sparkinfer perplexity f16.gguf -f wiki.txt --save-kl-base base.kld\n"
+     "  sparkinfer perplexity q4.gguf --kl-base base.kld\n",
      make<PerplexityOptions>},
     {"quantize", "write a GGUF file with smaller weights",
      "  sparkinfer quantize model-f16.gguf model-q4.gguf Q4_K_M\n"
@@ -317,11 +327,22 @@ Result<std::variant<Command, Printout>> parse_command(const CommandRow& row,
     return std::variant<Command, Printout>(std::move(command));
 }
 
+Result<void> check_perplexity(const PerplexityOptions& o) {
+    if (!o.file && !o.tokens && !o.kl_base)
+        return usage_error("perplexity: nothing to rate: give -f FILE, --tokens IDS.npy or --kl-base FILE");
+    if (o.kl_base && (o.file || o.tokens || o.context || o.save_kl_base))
+        return usage_error(
+            "--kl-base brings its own tokens and windows: -f, --tokens, --ctx and --save-kl-base cannot be "
+            "given with it");
+    if (o.save_kl_base && !o.file)
+        return usage_error("--save-kl-base is for the text of -f FILE, which is not given");
+    return {};
+}
+
 // What cannot be said of one flag alone.
 Result<void> check_command(const Command& command) {
-    const auto* perplexity = std::get_if<PerplexityOptions>(&command);
-    if (perplexity && !perplexity->file && !perplexity->tokens)
-        return usage_error("perplexity: nothing to rate: give -f FILE or --tokens IDS.npy");
+    if (const auto* perplexity = std::get_if<PerplexityOptions>(&command))
+        TRY_VOID(check_perplexity(*perplexity));
     const auto* bench = std::get_if<BenchOptions>(&command);
     if (bench && !bench->jsonl && (bench->label || bench->sha256))
         return usage_error("--label and --sha256 are for the rows of --jsonl FILE, which is not given");
@@ -355,7 +376,8 @@ std::string overview_text() {
         text += examples.substr(0, examples.find('\n') + 1);
     }
     text +=
-        "\nExit codes: 0 done, 1 diff found a difference, 2 usage, 3 bad file or input, 4 out of resources, "
+        "\nExit codes: 0 done, 1 diff or inspect --strict found something, 2 usage, 3 bad file or input, 4 "
+        "out of resources, "
         "5 internal, 130 "
         "interrupted\n";
     return text;

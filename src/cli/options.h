@@ -61,7 +61,7 @@ struct ChatOptions {
 
 struct InspectOptions {
     std::string file;
-    bool json = false;
+    bool json = false, strict = false;
 };
 
 struct TokenizeOptions {
@@ -100,7 +100,7 @@ struct QuantizeOptions {
 
 struct PerplexityOptions {
     std::string model;
-    std::optional<std::string> file, tokens, logits_out;
+    std::optional<std::string> file, tokens, logits_out, save_kl_base, kl_base;
     std::optional<int64_t> context, threads;
     std::string backend = "auto";
     StoredTypes stored;

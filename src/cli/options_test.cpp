@@ -124,7 +124,8 @@ TEST(Options, NamesWhatIsUnknown) {
     EXPECT_NE(trouble({"run"}).find("MODEL is required"), std::string::npos);
     EXPECT_NE(trouble({"run", "m", "-p", "x", "-f", "y"}).find("excludes"), std::string::npos);
     EXPECT_NE(trouble({"run", "m", "-p", "x", "-p", "y"}), "nothing");
-    EXPECT_EQ(trouble({"perplexity", "m"}), "perplexity: nothing to rate: give -f FILE or --tokens IDS.npy");
+    EXPECT_EQ(trouble({"perplexity", "m"}),
+              "perplexity: nothing to rate: give -f FILE, --tokens IDS.npy or --kl-base FILE");
     EXPECT_EQ(trouble({"explain", "m", "--gpu", "a100"}),
               "--gpu is 'a100', expected h200, rtx5090, pro6000 or spark");
     EXPECT_EQ(trouble({"bench", "m", "-o", "xml"}), "-o is 'xml', expected md, csv, json or jsonl");

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "core/check.h"
 
@@ -143,6 +144,12 @@ const FileType* find_file_type(std::string_view name) {
     return nullptr;
 }
 
+const FileType* find_file_type(int64_t id) {
+    for (const FileType& type : kFileTypes)
+        if (id == type.id) return &type;
+    return nullptr;
+}
+
 std::string file_type_names() {
     std::string names;
     for (const FileType& type : kFileTypes) names += (names.empty() ? "" : ", ") + std::string(type.name);
@@ -153,9 +160,11 @@ Result<std::vector<PlannedTensor>> plan_quantization(const Checkpoint& model, co
                                                      bool has_imatrix, bool requantize) {
     std::vector<PlannedTensor> plan;
     for (const StoredTensor& t : model.tensors()) plan.push_back({.source = &t, .bytes = t.bytes});
-    std::stable_sort(plan.begin(), plan.end(), [](const PlannedTensor& a, const PlannedTensor& b) {
-        return layer_of(a.source->name) < layer_of(b.source->name);
-    });
+    const auto place = [](const PlannedTensor& p) {
+        return std::pair<int, std::string_view>(layer_of(p.source->name), p.source->name);
+    };
+    std::sort(plan.begin(), plan.end(),
+              [&](const PlannedTensor& a, const PlannedTensor& b) { return place(a) < place(b); });
     Chooser chooser(model, type, has_imatrix);
     for (PlannedTensor& p : plan) {
         const StoredTensor& t = *p.source;

@@ -22,6 +22,7 @@ struct FileType {
 };
 // By its name, in any case; Q4_K and Q5_K mean Q4_K_M and Q5_K_M. Null: no such type.
 const FileType* find_file_type(std::string_view name);
+const FileType* find_file_type(int64_t id);  // of general.file_type
 // "F32, F16, …", for messages.
 std::string file_type_names();
 

@@ -111,7 +111,8 @@ void encode_affine(const Row& row) {
             block.d = f32_to_f16(d);
             block.m = f32_to_f16(*min);
             for (int i = 0; i < kBlock; i++)
-                q[i] = uint8_t(std::min(kMax, int((x[i] - *min) * inverse + 0.5f)));
+                q[i] =
+                    uint8_t(std::min(kMax, int((x[i] - *min) * inverse + 0.5f)));  // NOLINT: as the reference
         }
         pack(q, &block);
     }
