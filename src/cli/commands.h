@@ -70,6 +70,7 @@ Result<int> run_command(const ExplainOptions& options, Session& session);
 Result<int> run_command(const DiffOptions& options, Session& session);
 Result<int> run_command(const PerplexityOptions& options, Session& session);
 Result<int> run_command(const QuantizeOptions& options, Session& session);
+Result<int> run_command(const ConvertOptions& options, Session& session);
 Result<int> run_command(const BenchOptions& options, Session& session);
 Result<int> run_command(const BenchServeOptions& options, Session& session);
 Result<int> run_command(const DoctorOptions& options, Session& session);

@@ -144,6 +144,11 @@ void bind(Binder b, PerplexityOptions& o) {
 
 void bind(Binder b, QuantizeOptions& o) { bind_quantize(b, o); }
 
+void bind(Binder b, ConvertOptions& o) {
+    b.word("DIR", "a folder with config.json, tokenizer.json and safetensors", o.folder);
+    b.word("OUT", "the GGUF file to write, replaced if it exists", o.out);
+}
+
 void bind(Binder b, BenchOptions& o) {
     b.model(o.model);
     b.list("-p,--n-prompt", "tokens of a prompt to time; 0: no such test (default 512)", 0, 1 << 24,
@@ -247,6 +252,9 @@ constexpr CommandRow kCommands[] = {
      "  sparkinfer perplexity f16.gguf -f wiki.txt --save-kl-base base.kld\n"
      "  sparkinfer perplexity q4.gguf --kl-base base.kld\n",
      make<PerplexityOptions>},
+    {"convert", "make a GGUF file of a Hugging Face checkpoint",
+     "  sparkinfer convert Qwen3-0.6B/ qwen3-0.6b.gguf\n",
+     make<ConvertOptions>},
     {"quantize", "write a GGUF file with smaller weights",
      "  sparkinfer quantize model-f16.gguf model-q4.gguf Q4_K_M\n"
      "  sparkinfer quantize model-f16.gguf model-q4.gguf Q4_K_M --imatrix imatrix.gguf\n"

@@ -98,6 +98,10 @@ struct QuantizeOptions {
     std::optional<int64_t> threads;
 };
 
+struct ConvertOptions {
+    std::string folder, out;
+};
+
 struct PerplexityOptions {
     std::string model;
     std::optional<std::string> file, tokens, logits_out, save_kl_base, kl_base;
@@ -171,7 +175,7 @@ struct ConnectOptions {
 
 using Command = std::variant<RunOptions, ChatOptions, InspectOptions, TokenizeOptions, ExplainOptions,
                              DiffOptions, PerplexityOptions, BenchOptions, BenchServeOptions, DoctorOptions,
-                             ServeOptions, ConnectOptions, QuantizeOptions>;
+                             ServeOptions, ConnectOptions, QuantizeOptions, ConvertOptions>;
 
 // Text to print instead of running a command: help or the version.
 struct Printout {
