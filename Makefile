@@ -15,7 +15,7 @@ export PROMPT_TEXT := $(value PROMPT)
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build cuda run run-cpu run-cuda serve serve-cpu serve-cuda configure-cuda test test-gpu check proof lint fmt goldens explain bench clean model
+.PHONY: help setup build cuda run run-cpu run-cuda serve serve-cpu serve-cuda configure-cuda test test-gpu check proof lint fmt docs goldens explain bench clean model
 .NOTPARALLEL:
 
 help:  ## this list
@@ -90,6 +90,10 @@ fmt:  ## format all C++ and Rust
 	@tools/setup.sh check
 	@clang-format-19 -i $$(python3 tools/ci_files.py cpp)
 	@for m in rust/*/Cargo.toml; do if command -v rustfmt >/dev/null; then cargo fmt --manifest-path $$m; fi; done
+
+docs: build  ## make docs/cli.md and docs/sparkinfer.1 again, from the table that --help prints
+	@$(BINARY) manual markdown > docs/cli.md.new && mv docs/cli.md.new docs/cli.md
+	@$(BINARY) manual man > docs/sparkinfer.1.new && mv docs/sparkinfer.1.new docs/sparkinfer.1
 
 goldens: model  ## make tests/golden again: ORACLE_PYTHON=… LLAMA_CPP=source tree LLAMA_BIN=its programs
 	@[ -d "$(LLAMA_CPP)" ] && [ -d "$(LLAMA_BIN)" ] || { echo "make goldens needs a Python with tools/requirements-goldens.txt" \

@@ -53,6 +53,9 @@ find_missing() {
     need_command node nodejs
     # 124 MB to fetch, 415 MB on disk, a minute at most; Ubuntu's package has another name.
     have_chromium || need "$(offered chromium && echo chromium || echo chromium-browser)"
+    need_command zsh zsh                       # completion is tried in each shell
+    need_command fish fish
+    need_command groff groff-base              # the man page is rendered
     [ "$level" = test ] && return
     need_command git git
     need_command clang++-19 clang-19

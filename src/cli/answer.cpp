@@ -1,10 +1,15 @@
 #include "cli/answer.h"
 
+#include <unistd.h>
+
 #include "cli/machine.h"
+#include "cli/progress.h"
 
 namespace sparkinfer {
 
 namespace {
+
+constexpr double kLongPrompt_s = 0.7;  // from here on a terminal shows how far a prompt is read
 
 // Collects the events of one request.
 class Collector {
@@ -101,6 +106,7 @@ Result<Answer> answer_prompt(Engine& engine, const Tokenizer& tokenizer, AnswerP
     Collector collector(tokenizer, plan, session);
     TRY(const RequestId id, engine.submit(std::move(plan.request)));
     bool running = true;
+    ProgressBar reading(STDERR_FILENO, kLongPrompt_s, "reading", ProgressUnit::tokens);
     while (!engine.idle()) {
         if (running && interrupted()) {
             collector.cancel();
@@ -108,6 +114,11 @@ Result<Answer> answer_prompt(Engine& engine, const Tokenizer& tokenizer, AnswerP
             engine.cancel(id);
         }
         TRY(std::vector<Event> events, engine.step());
+        const PrefillProgress progress = engine.prefill_progress(id);
+        if (progress.done < progress.total)
+            reading.show(progress.done, progress.total);
+        else
+            reading.erase();
         for (Event& event : events) {
             if (!running) break;
             TRY(running, collector.take(event));

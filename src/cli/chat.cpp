@@ -6,7 +6,6 @@
 
 #include "cli/chat_settings.h"
 #include "cli/serve_sizes.h"
-#include "cli/served_model.h"
 #include "cli/terminal.h"
 #include "core/env.h"
 #include "core/log.h"
@@ -50,11 +49,12 @@ std::string what_can_be_done(const ModelCard& card) {
 
 }  // namespace
 
-Chat::Chat(Service& service, const ChatOptions& options, Session& session)
-    : service_(service),
+Chat::Chat(ServedModel& model, const ChatOptions& options, Session& session)
+    : service_(*model.service),
       session_(session),
       input_(!options.no_history),
-      screen_{session.out, ::isatty(STDOUT_FILENO) != 0, ::isatty(STDOUT_FILENO) && !env_no_color()},
+      screen_{session.out, ::isatty(STDOUT_FILENO) != 0, ::isatty(STDOUT_FILENO) && !env_no_color(),
+              [&model] { return model.engine->stats().prompt_rows; }},
       params_(answer_params(options)) {
     conversation_.system = options.system.value_or("");
     if (options.thinking)
@@ -192,7 +192,7 @@ Result<int> run_command(const ChatOptions& o, Session& session) {
     if (model->service->card().chat_template.empty())
         return bad_input("{}: the model has no chat template; `sparkinfer run --raw` continues a text",
                          o.model);
-    Chat chat(*model->service, o, session);
+    Chat chat(*model, o, session);
     if (loaded) chat.take_up(std::move(*loaded));
     return chat.run();
 }

@@ -9,6 +9,7 @@
 #include "cli/chat_input.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
+#include "cli/served_model.h"
 #include "server/service.h"
 
 namespace sparkinfer {
@@ -16,7 +17,7 @@ namespace sparkinfer {
 class Chat {
   public:
     // Both must outlive the chat.
-    Chat(Service& service, const ChatOptions& options, Session& session);
+    Chat(ServedModel& model, const ChatOptions& options, Session& session);
     // Goes on with what a file has; its system prompt stands unless the command line has one.
     void take_up(Conversation conversation);
     // Until the input ends; the exit code.

@@ -1,10 +1,14 @@
 #include "cli/chat_answer.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 
+#include "cli/progress.h"
 #include "cli/terminal.h"
 #include "server/choice.h"
 
@@ -14,6 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kLook = std::chrono::milliseconds(50);  // for Ctrl-C
+constexpr double kLongPrompt_s = 0.7;  // from here on a terminal shows how far a prompt is read
 
 double since(Clock::time_point from) { return std::chrono::duration<double>(Clock::now() - from).count(); }
 
@@ -86,8 +91,25 @@ Error error_of(const ApiError& error) {
     return {error.status < 500 ? ErrorKind::bad_input : ErrorKind::internal, error.message};
 }
 
+// How far the prompt is read, on a terminal while that takes long.
+class Reading {
+  public:
+    Reading(const AnswerScreen& screen, size_t prompt)
+        : screen_(screen), prompt_(int64_t(prompt)), rows_(screen.rows_read ? screen.rows_read() : 0) {}
+    void show(int64_t cached) {
+        if (screen_.rows_read) bar_.show(std::min(prompt_, cached + screen_.rows_read() - rows_), prompt_);
+    }
+    void end() { bar_.erase(); }
+
+  private:
+    const AnswerScreen& screen_;
+    ProgressBar bar_{STDERR_FILENO, kLongPrompt_s, "reading", ProgressUnit::tokens};
+    int64_t prompt_, rows_;
+};
+
 // Takes events until the answer has ended.
-Result<void> listen(Inbox& inbox, RunningAnswer& running, const AnswerScreen& screen, SpokenAnswer& answer) {
+Result<void> listen(Inbox& inbox, RunningAnswer& running, Reading& reading, const AnswerScreen& screen,
+                    SpokenAnswer& answer) {
     const Clock::time_point asked = Clock::now();
     std::optional<Clock::time_point> first;
     Writer writer(screen);
@@ -97,10 +119,15 @@ Result<void> listen(Inbox& inbox, RunningAnswer& running, const AnswerScreen& sc
             cancelled = true;
             running.cancel();
         }
-        if (!inbox.take(event)) continue;
+        if (!inbox.take(event)) {
+            if (!first) reading.show(answer.usage.cached_tokens);
+            continue;
+        }
         if (event.kind == AnswerEvent::Kind::failed) return error_of(event.error);
         const bool text =
             event.kind == AnswerEvent::Kind::reasoning || event.kind == AnswerEvent::Kind::content;
+        if (event.kind == AnswerEvent::Kind::started) answer.usage = event.usage;
+        if (event.kind != AnswerEvent::Kind::started) reading.end();
         if (text && !first) {
             first = Clock::now();
             answer.first_s = since(asked);
@@ -128,10 +155,11 @@ Result<SpokenAnswer> speak(Service& service, std::shared_ptr<Prepared> prepared,
     SpokenAnswer answer;
     answer.id = random_id("answer_");
     const auto inbox = std::make_shared<Inbox>();
+    Reading reading(screen, prepared->prompt.size());
     auto started = service.start(std::move(prepared), answer.id,
                                  [inbox](const AnswerEvent& event) { inbox->put(event); });
     if (!started.ok()) return error_of(started.error());
-    const Result<void> heard = listen(*inbox, *started.value(), screen, answer);
+    const Result<void> heard = listen(*inbox, *started.value(), reading, screen, answer);
     if (!heard.ok()) {
         started.value()->cancel();
         return heard.error();

@@ -1,5 +1,6 @@
 // chat_answer.h — one answer of a chat as it comes onto the screen.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,6 +22,7 @@ struct AnswerScreen {
     StandardOutput& out;
     bool terminal = false;  // reasoning is shown, control characters are not obeyed
     bool colour = false;
+    std::function<int64_t()> rows_read = {};  // prompt tokens computed since the model was opened
 };
 
 // Starts the answer and writes it as it comes. Ctrl-C, and a reader that has gone away, end it as

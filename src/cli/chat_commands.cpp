@@ -175,18 +175,16 @@ struct ChatCommand {
     Result<void> (*run)(Chat& chat, const std::string& argument);
 };
 constexpr ChatCommand kChatCommands[] = {
-    {"/system", "TEXT", "set the system prompt; alone: show it; none: without one", ChatCommands::system},
-    {"/think", "on|off|low|medium|high|N", "reasoning before answers, N: at most N tokens",
-     ChatCommands::think},
+    {"/system", "TEXT", "set the system prompt; alone: show it; none: without", ChatCommands::system},
+    {"/think", "HOW", "reason first: on, off, low, medium, high, N (tokens)", ChatCommands::think},
     {"/regen", "", "answer the last message again", ChatCommands::regenerate},
     {"/undo", "[N]", "drop the newest exchange, or N", ChatCommands::undo},
-    {"/forget", "[N]", "drop the N oldest exchanges; alone: until half of the context is free",
-     ChatCommands::forget},
+    {"/forget", "[N]", "drop the N oldest; alone: until half of the context is free", ChatCommands::forget},
     {"/clear", "", "begin a new conversation", ChatCommands::clear},
     {"/save", "FILE", "write the conversation to a file", ChatCommands::save},
     {"/load", "FILE", "go on with a saved conversation", ChatCommands::load},
     {"/tokens", "", "how full the context is, what the last answer took", ChatCommands::tokens},
-    {"/set", "[NAME VALUE]", "change how answers are generated; alone: show it", ChatCommands::set},
+    {"/set", "NAME VALUE", "change how answers are generated; alone: show it", ChatCommands::set},
     {"/help", "", "this list", ChatCommands::help},
     {"/quit", "", "end; so does Ctrl-D", ChatCommands::quit},
 };
@@ -200,11 +198,11 @@ constexpr std::pair<const char*, const char*> kAliases[] = {
 Result<void> ChatCommands::help(Chat& chat, const std::string&) {
     std::string text;
     for (const ChatCommand& row : kChatCommands)
-        text += fmt::format("{:<34} {}\n", fmt::format("{} {}", row.name, row.argument), row.meaning);
+        text += fmt::format("{:<17} {}\n", fmt::format("{} {}", row.name, row.argument), row.meaning);
     text +=
-        "Enter sends. Alt-Enter, a \\ before Enter or an open \"\"\" begin a new line. Tab completes, Ctrl-R "
-        "searches.\n"
-        "Ctrl-C stops an answer, a second one quits. A message that begins with / is written with //.";
+        "Enter sends; Alt-Enter, a \\ before Enter or an open \"\"\" begin a new line.\n"
+        "Tab completes, Ctrl-R searches, Ctrl-C stops an answer, a second one quits.\n"
+        "A message that begins with / is written with //.";
     chat.note(text);
     return {};
 }
@@ -247,8 +245,8 @@ std::vector<std::string> complete_chat_command(const std::string& text) {
     for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : with_home(folder), trouble)) {
         const std::string file = entry.path().filename().string();
         const bool is_folder = entry.is_directory(trouble);
-        if (utf8_error_offset(file) == std::string::npos)
-            offer(name + " " + folder + file + (is_folder ? "/" : ""));
+        if (utf8_error_offset(file) != std::string::npos) continue;
+        offer(fmt::format("{} {}{}{}", name, folder, file, is_folder ? "/" : ""));
     }
     std::sort(found.begin(), found.end());
     return found;

@@ -4,5 +4,9 @@ set(commit_command ${CMAKE_COMMAND} -DROOT=${CMAKE_SOURCE_DIR} -DOUT=${CMAKE_BIN
 execute_process(COMMAND ${commit_command})
 add_custom_target(sparkinfer_commit COMMAND ${commit_command} BYPRODUCTS ${CMAKE_BINARY_DIR}/generated/commit.h)
 add_dependencies(si_cli sparkinfer_commit)
+set(built_targets "")
+if(SPARKINFER_CUDA)
+  string(REPLACE ";" "," built_targets "${SPARKINFER_CUDA_TARGETS}")
+endif()
 set_source_files_properties(src/cli/version.cpp PROPERTIES
-  COMPILE_DEFINITIONS "SPARKINFER_VERSION=\"${PROJECT_VERSION}\"" INCLUDE_DIRECTORIES ${CMAKE_BINARY_DIR})
+  COMPILE_DEFINITIONS "SPARKINFER_VERSION=\"${PROJECT_VERSION}\";SPARKINFER_BUILD_TYPE=\"${CMAKE_BUILD_TYPE}\";SPARKINFER_SANITIZERS=\"${SPARKINFER_SANITIZE}\";SPARKINFER_BUILT_TARGETS=\"${built_targets}\"" INCLUDE_DIRECTORIES ${CMAKE_BINARY_DIR})

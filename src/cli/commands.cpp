@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cctype>
 #include <new>
+#include <type_traits>
 
 #include "cli/machine.h"
+#include "cli/model_store.h"
 #include "cli/progress.h"
 #include "core/log.h"
 
@@ -58,6 +60,14 @@ std::string shell_quoted(const std::string& word) {
     return text + "'";
 }
 
+// Names of pulled models as the paths of their files.
+template <class Options>
+static void find_models_of(Options& options) {
+    if constexpr (std::is_same_v<Options, ConnectOptions>) return;  // its model is a server's
+    if constexpr (requires { options.model.size(); }) options.model = find_model(options.model);
+    if constexpr (std::is_same_v<Options, InspectOptions>) options.file = find_model(options.file);
+}
+
 int cli_main(int argc, char** argv, const Backends& backends) {
     Session session{backends, {}, Clock::now(), "sparkinfer"};
     for (int i = 1; i < argc; ++i) session.command.append(1, ' ').append(shell_quoted(argv[i]));
@@ -70,7 +80,8 @@ int cli_main(int argc, char** argv, const Backends& backends) {
             const auto written = session.out.write(printout->text);
             return written.ok() ? 0 : finish(written.error());
         }
-        const Command& command = std::get<Command>(parsed.value());
+        Command& command = std::get<Command>(parsed.value());
+        std::visit([](auto& options) { find_models_of(options); }, command);
         const Result<int> ran =
             std::visit([&](const auto& options) { return run_command(options, session); }, command);
         return ran.ok() ? ran.value() : finish(ran.error());

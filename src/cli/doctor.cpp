@@ -1,4 +1,5 @@
-// doctor.cpp — `sparkinfer doctor`: what this machine offers, whether its GPU is used, and why or why not.
+// doctor.cpp — `sparkinfer doctor`: what this machine is, whether its GPU is used, which models fit, what is
+// missing.
 #include "cli/doctor.h"
 
 #include <algorithm>
@@ -8,7 +9,8 @@
 #include <sstream>
 
 #include "cli/commands.h"
-#include "cli/machine.h"
+#include "cli/machine_report.h"
+#include "cli/model_store.h"
 #include "cli/nvml.h"
 #include "cli/version.h"
 
@@ -54,7 +56,7 @@ int series_of(const std::string& driver) {
 std::string cuda_text(int32_t version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 std::string gib(int64_t bytes) { return fmt::format("{:.1f}", double(bytes) / double(int64_t(1) << 30)); }
 
-std::string line(const char* name, const std::string& text) { return fmt::format("{:<9} {}\n", name, text); }
+std::string line(const char* name, const std::string& text) { return report_line(name, text); }
 
 std::string driver_line(const GpuSurvey& s) {
     if (s.driver.empty() && s.cuda_version == 0) return line("driver", "no NVIDIA driver was found");
@@ -83,10 +85,19 @@ std::string program_line(const CudaView& cuda) {
     return line("program", fmt::format("{}, {}", version_text(), code));
 }
 
-std::string machine_lines() {
-    const int64_t memory = available_memory();
-    return line("cpu", fmt::format("{}, {} cores usable", cpu_name(), usable_cores())) +
-           line("memory", memory == INT64_MAX ? "not told" : gib(memory) + " GiB available");
+// The models in the usual folders, and what they need on the GPU (or else the host).
+std::vector<ModelNeed> needs(bool on_gpu) {
+    std::vector<ModelNeed> models;
+    for (const FoundModel& found : find_usual_models()) {
+        ModelNeed need{found.path, 0, 0, 0, found.trouble};
+        if (found.facts) {
+            need.weights = found.facts->tensor_bytes;
+            need.bytes_per_token = kv_bytes_per_token(found.facts->shape, on_gpu ? DType::bf16 : DType::f32);
+            need.context = found.facts->shape.context;
+        }
+        models.push_back(std::move(need));
+    }
+    return models;
 }
 
 }  // namespace
@@ -174,8 +185,13 @@ std::string gpu_report(const GpuSurvey& s) {
 Result<int> run_command(const DoctorOptions& o, Session& session) {
     const CudaView cuda = session.backends.look_at_cuda();
     const GpuSurvey survey = survey_gpus(cuda);
-    TRY_VOID(session.out.write(program_line(cuda) + machine_lines() + gpu_report(survey)));
+    const MachineFacts machine = survey_machine();
     const GpuVerdict verdict = judge(survey);
+    const bool on_gpu = verdict.used && !survey.cuda.gpus.empty();
+    const int64_t room = on_gpu ? survey.cuda.gpus.front().free : machine.available;
+    TRY_VOID(session.out.write(program_line(cuda) + machine_lines(machine) + gpu_report(survey) +
+                               model_lines(needs(on_gpu), room, on_gpu ? "onto the GPU" : "into memory") +
+                               limit_lines(machine)));
     if (o.backend == "cuda" && !verdict.used)
         return out_of_resources("--backend is 'cuda', but no GPU can be used: {}", verdict.why);
     return 0;

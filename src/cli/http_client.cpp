@@ -111,9 +111,10 @@ Result<ClientResponse> HttpClient::read_answer(const Body& body, bool& silent) {
 }
 
 Result<ClientResponse> HttpClient::send(const ClientRequest& request, const Body& body) {
-    std::string head = fmt::format("{} {}{} HTTP/1.1\r\nHost: {}:{}\r\nUser-Agent: sparkinfer-bench\r\n",
+    std::string head = fmt::format("{} {}{} HTTP/1.1\r\nHost: {}:{}\r\nUser-Agent: sparkinfer\r\n",
                                    request.method, url_.path, request.path, url_.host, url_.port);
     if (!request.key.empty()) head += fmt::format("Authorization: Bearer {}\r\n", request.key);
+    if (request.range_from > 0) head += fmt::format("Range: bytes={}-\r\n", request.range_from);
     if (!request.body.empty())
         head += fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n", request.body.size());
     head += "\r\n";

@@ -1,5 +1,5 @@
-// http_client.h — a small HTTP/1.1 client over a plain socket, for measuring a server: one request at a time
-// on a connection, the answer's body as it arrives.
+// http_client.h — a small HTTP/1.1 client over a plain socket, for measuring a server and for pulling files:
+// one request at a time on a connection, the answer's body as it arrives.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -62,9 +62,10 @@ class ClientEvents {
 
 struct ClientRequest {
     std::string method = "GET";
-    std::string path = {};  // behind the Url's
-    std::string body = {};  // JSON; empty: none
-    std::string key = {};   // Authorization: Bearer; empty: none
+    std::string path = {};    // behind the Url's
+    std::string body = {};    // JSON; empty: none
+    std::string key = {};     // Authorization: Bearer; empty: none
+    uint64_t range_from = 0;  // the first byte that is asked for; 0: all
 };
 
 // One connection, opened when it is needed and again when the server closed it between two requests.

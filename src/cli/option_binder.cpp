@@ -62,8 +62,16 @@ CLI::Option* Binder::list(const char* names, const char* help, int64_t min, int6
 
 void Binder::flag(const char* names, const char* help, bool& to) { app.add_flag(names, to, help); }
 
-void Binder::word(const char* name, const char* help, std::string& to) {
-    app.add_option(name, to, help)->required()->type_name("");
+CLI::Option* Binder::word(const char* name, const char* help, std::string& to) {
+    return app.add_option(name, to, help)->required()->type_name("");
+}
+
+CLI::Option* Binder::optional_word(const char* name, const char* help, std::optional<std::string>& to) {
+    return app.add_option(name, to, help)->type_name("");
+}
+
+void Binder::more_words(const char* name, const char* help, std::vector<std::string>& to) {
+    app.add_option(name, to, help)->type_name("");
 }
 
 void Binder::model(std::string& to) {
@@ -76,14 +84,15 @@ void Binder::threads(std::optional<int64_t>& to) {
 }
 
 void Binder::backend(std::string& to) {
-    value("--backend", "NAME",
-          "what computes: auto (default: CUDA where it can be used, else cpu), cuda, cpu",
-          [&to](const std::string& name) -> Result<void> {
-              if (name != "auto" && name != "cuda" && name != "cpu")
-                  return usage_error("--backend is '{}', expected auto, cuda or cpu", name);
-              to = name;
-              return {};
-          });
+    known(value("--backend", "NAME",
+                "what computes: auto (default: CUDA where it can be used, else cpu), cuda, cpu",
+                [&to](const std::string& name) -> Result<void> {
+                    if (name != "auto" && name != "cuda" && name != "cpu")
+                        return usage_error("--backend is '{}', expected auto, cuda or cpu", name);
+                    to = name;
+                    return {};
+                }),
+          {"auto", "cuda", "cpu"});
 }
 
 void Binder::stored(StoredTypes& to, const char* kv_default) {
@@ -91,15 +100,17 @@ void Binder::stored(StoredTypes& to, const char* kv_default) {
         {"f32", DType::f32}, {"bf16", DType::bf16}, {"fp8", DType::e4m3}};
     const auto type = [&](const char* flag, const std::string& help, size_t known,
                           std::optional<DType>& type) {
-        value(flag, "TYPE", help.c_str(), [=, &type](const std::string& name) -> Result<void> {
-            for (size_t i = 0; i < known; ++i)
-                if (name == kTypes[i].first) {
-                    type = kTypes[i].second;
-                    return {};
-                }
-            return usage_error("{} is '{}', expected {}", flag, name,
-                               known == 2 ? "f32 or bf16" : "f32, bf16 or fp8");
-        });
+        CLI::Option* option =
+            value(flag, "TYPE", help.c_str(), [=, &type](const std::string& name) -> Result<void> {
+                for (size_t i = 0; i < known; ++i)
+                    if (name == kTypes[i].first) {
+                        type = kTypes[i].second;
+                        return {};
+                    }
+                return usage_error("{} is '{}', expected {}", flag, name,
+                                   known == 2 ? "f32 or bf16" : "f32, bf16 or fp8");
+            });
+        for (size_t i = 0; i < known; ++i) words[option].emplace_back(kTypes[i].first);
     };
     type("--kv",
          fmt::format("keep keys and values in f32, bf16 or fp8 (E4M3, clamped to ±448; costs quality); "

@@ -1,6 +1,7 @@
 // option_binder.h — flags of a command, bound to the fields of its options struct.
 #pragma once
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,10 +22,14 @@ constexpr double kMaxNumber = 3.4e38;  // still a float32
 constexpr const char* kThreadsHelp = "threads that compute on the CPU (default: the physical cores at hand)";
 constexpr const char* kKvDefault = "bf16 on cuda, f32 on cpu";
 
+// The words that a flag or an argument knows, for completion.
+using KnownWords = std::map<const CLI::Option*, std::vector<std::string>>;
+
 // What a command's flags are bound to: CLI11's command, and the first thing that is wrong with a value.
 struct Binder {
     CLI::App& app;
     std::optional<Error>& wrong;
+    KnownWords& words;
     using Take = std::function<Result<void>(const std::string&)>;
 
     // One value; `take` answers with an Error when it is off.
@@ -47,7 +52,13 @@ struct Binder {
                       std::vector<int64_t>& to);
     void flag(const char* names, const char* help, bool& to);
     // A word without a flag, which must be given.
-    void word(const char* name, const char* help, std::string& to);
+    CLI::Option* word(const char* name, const char* help, std::string& to);
+    CLI::Option* optional_word(const char* name, const char* help, std::optional<std::string>& to);
+    // Any number of such words.
+    void more_words(const char* name, const char* help, std::vector<std::string>& to);
+    void known(const CLI::Option* option, std::vector<std::string> known) {
+        words[option] = std::move(known);
+    }
     void model(std::string& to);
     void threads(std::optional<int64_t>& to);
     void backend(std::string& to);
@@ -55,6 +66,9 @@ struct Binder {
     void sampling(SamplingOptions& to);
 };
 
+// file_options.cpp
+void bind_pull(Binder b, PullOptions& o);
+void bind_models(Binder b, ModelsOptions& o);
 // chat_options.cpp
 void bind_chat(Binder b, ChatOptions& o);
 Result<void> check_chat(const ChatOptions& o);

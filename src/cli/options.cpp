@@ -66,23 +66,27 @@ void bind(Binder b, TokenizeOptions& o) {
 
 void bind(Binder b, ExplainOptions& o) {
     b.model(o.model);
-    b.value("--gpu", "NAME", "whose bandwidth makes the floor: h200 (default), rtx5090, pro6000, spark",
-            [&o](const std::string& name) -> Result<void> {
-                if (name != "h200" && name != "rtx5090" && name != "pro6000" && name != "spark")
-                    return usage_error("--gpu is '{}', expected h200, rtx5090, pro6000 or spark", name);
-                o.gpu = name;
-                return {};
-            });
+    b.known(
+        b.value("--gpu", "NAME", "whose bandwidth makes the floor: h200 (default), rtx5090, pro6000, spark",
+                [&o](const std::string& name) -> Result<void> {
+                    if (name != "h200" && name != "rtx5090" && name != "pro6000" && name != "spark")
+                        return usage_error("--gpu is '{}', expected h200, rtx5090, pro6000 or spark", name);
+                    o.gpu = name;
+                    return {};
+                }),
+        {"h200", "rtx5090", "pro6000", "spark"});
     b.integer("--rows", "rows of the step: tokens of one sequence (default 1)", 1, 65536, o.rows);
     b.integer("--depth", "tokens of the sequence before them (default 0)", 0, kMaxTokens, o.depth);
-    b.value("--backend", "NAME",
-            "also show the kernels that cuda (for --gpu, which need not be here) or cpu makes of each op",
-            [&o](const std::string& name) -> Result<void> {
-                if (name != "cuda" && name != "cpu")
-                    return usage_error("--backend is '{}', expected cuda or cpu", name);
-                o.backend = name;
-                return {};
-            });
+    b.known(
+        b.value("--backend", "NAME",
+                "also show the kernels that cuda (for --gpu, which need not be here) or cpu makes of each op",
+                [&o](const std::string& name) -> Result<void> {
+                    if (name != "cuda" && name != "cpu")
+                        return usage_error("--backend is '{}', expected cuda or cpu", name);
+                    o.backend = name;
+                    return {};
+                }),
+        {"cuda", "cpu"});
     b.stored(o.stored, "the measured backend's, else bf16");
     b.flag("--measured", "run the step (on --backend, else as auto) and show µs and % of floor of each op",
            o.measured);
@@ -91,21 +95,24 @@ void bind(Binder b, ExplainOptions& o) {
 
 void bind(Binder b, DiffOptions& o) {
     b.model(o.model);
-    for (const bool second : {false, true})
-        b.app
-            .add_option_function<std::string>(
-                second ? "B" : "A",
-                [&o, &wrong = b.wrong, second](const std::string& name) {
-                    if (name != "cpu" && name != "cuda" && name != "cuda:op" && name != "cuda:graph" &&
-                        !wrong)
-                        wrong = usage_error("{} is '{}', expected cpu, cuda, cuda:op or cuda:graph",
-                                            second ? "B" : "A", name);
-                    o.backend[second] = name == "cuda" ? "cuda:graph" : name;
-                },
-                second ? "the backend compared with it"
-                       : "the backend that is believed: cpu, cuda:op, cuda:graph (cuda is the same)")
-            ->required()
-            ->type_name("");
+    for (const bool second : {false, true}) {
+        CLI::Option* option =
+            b.app
+                .add_option_function<std::string>(
+                    second ? "B" : "A",
+                    [&o, &wrong = b.wrong, second](const std::string& name) {
+                        if (name != "cpu" && name != "cuda" && name != "cuda:op" && name != "cuda:graph" &&
+                            !wrong)
+                            wrong = usage_error("{} is '{}', expected cpu, cuda, cuda:op or cuda:graph",
+                                                second ? "B" : "A", name);
+                        o.backend[second] = name == "cuda" ? "cuda:graph" : name;
+                    },
+                    second ? "the backend compared with it"
+                           : "the backend that is believed: cpu, cuda:op, cuda:graph (cuda is the same)")
+                ->required()
+                ->type_name("");
+        b.known(option, {"cpu", "cuda:op", "cuda:graph"});
+    }
     CLI::Option* text =
         b.text("-p,--prompt", "TEXT", "the prompt, as it is (default: read from stdin)", o.prompt.text);
     b.text("-f,--file", "FILE", "read the prompt from a file", o.prompt.file)->excludes(text);
@@ -160,19 +167,21 @@ void bind(Binder b, BenchOptions& o) {
     b.backend(o.backend);
     b.stored(o.stored, kKvDefault);
     b.integer("-r,--repetitions", "timed runs of each test (default 5)", 1, 1000, o.repetitions);
-    b.value("-o,--output", "FORMAT", "md (default), csv, json or jsonl",
-            [&o](const std::string& name) -> Result<void> {
-                static const std::pair<const char*, BenchFormat> kFormats[] = {{"md", BenchFormat::md},
-                                                                               {"csv", BenchFormat::csv},
-                                                                               {"json", BenchFormat::json},
-                                                                               {"jsonl", BenchFormat::jsonl}};
-                for (const auto& [known, format] : kFormats)
-                    if (name == known) {
-                        o.format = format;
-                        return {};
-                    }
-                return usage_error("-o is '{}', expected md, csv, json or jsonl", name);
-            });
+    b.known(b.value("-o,--output", "FORMAT", "md (default), csv, json or jsonl",
+                    [&o](const std::string& name) -> Result<void> {
+                        static const std::pair<const char*, BenchFormat> kFormats[] = {
+                            {"md", BenchFormat::md},
+                            {"csv", BenchFormat::csv},
+                            {"json", BenchFormat::json},
+                            {"jsonl", BenchFormat::jsonl}};
+                        for (const auto& [known, format] : kFormats)
+                            if (name == known) {
+                                o.format = format;
+                                return {};
+                            }
+                        return usage_error("-o is '{}', expected md, csv, json or jsonl", name);
+                    }),
+            {"md", "csv", "json", "jsonl"});
     b.list("--parallel", "sequences that generate side by side, also -np; prompts run alone (default 1)", 1,
            64, o.parallel);
     b.text("--compare", "LLAMA_BENCH",
@@ -187,7 +196,8 @@ void bind(Binder b, DoctorOptions& o) { b.backend(o.backend); }
 void bind(Binder b, ServeOptions& o) { bind_serve(b, o); }
 
 void bind(Binder b, ConnectOptions& o) {
-    b.app.add_option("CLIENT", o.client, "claude, codex, opencode, qwen or aider")->required()->type_name("");
+    b.known(b.word("CLIENT", "claude, codex, opencode, qwen or aider", o.client),
+            {"claude", "codex", "opencode", "qwen", "aider"});
     const auto text = [&](const char* flag, const char* type, const char* help, std::string& to) {
         b.value(flag, type, help, [flag, &to](const std::string& text) -> Result<void> {
             if (text.empty()) return usage_error("{} is empty, expected a text", flag);
@@ -205,6 +215,16 @@ void bind(Binder b, ConnectOptions& o) {
 }
 
 void bind(Binder b, BenchServeOptions& o) { bind_bench_serve(b, o); }
+void bind(Binder b, PullOptions& o) { bind_pull(b, o); }
+void bind(Binder b, ModelsOptions& o) { bind_models(b, o); }
+
+void bind(Binder b, CompletionOptions& o) {
+    b.known(b.word("SHELL", "bash, zsh or fish", o.shell), {"bash", "zsh", "fish"});
+}
+
+void bind(Binder b, ManualOptions& o) {
+    b.known(b.word("FORMAT", "man or markdown", o.format), {"man", "markdown"});
+}
 
 // The commands. Help, dispatch and suggestions all read this table.
 struct CommandRow {
@@ -280,10 +300,29 @@ constexpr CommandRow kCommands[] = {
      "  sparkinfer bench serve http://127.0.0.1:8080 --rate 0.5,2 -r 100 -o json\n"
      "  sparkinfer bench serve http://127.0.0.1:8080 --turns 10 -p 4000 -n 64    (sessions of an agent)\n",
      make<BenchServeOptions>},
-    {"doctor", "say what this machine offers, whether its GPU is used, and why or why not",
+    {"pull", "obtain a model's files from a mirror or a folder, checked by their sha256",
+     "  sparkinfer pull    (what is known)\n"
+     "  sparkinfer pull smollm2-135m --from http://mirror.example/models\n"
+     "  sparkinfer pull smollm2-135m --from /media/usb --to models\n"
+     "  sparkinfer pull my-model --manifest files.json --from http://mirror.example/models\n",
+     make<PullOptions>},
+    {"models", "list the models on disk, and whether this program runs them",
+     "  sparkinfer models\n"
+     "  sparkinfer models /data/gguf --json\n",
+     make<ModelsOptions>},
+    {"doctor", "say what this machine is, what will run on it, and what is missing",
      "  sparkinfer doctor\n"
      "  sparkinfer doctor --backend cuda    (exit code 4 where no GPU can be used)\n",
      make<DoctorOptions>},
+    {"completion", "print what makes a shell complete this program's words",
+     "  source <(sparkinfer completion bash)\n"
+     "  sparkinfer completion zsh > ~/.zfunc/_sparkinfer    (a folder of fpath)\n"
+     "  sparkinfer completion fish > ~/.config/fish/completions/sparkinfer.fish\n",
+     make<CompletionOptions>},
+    {"manual", "print this help of all commands as a man page or as Markdown",
+     "  sparkinfer manual man > sparkinfer.1 && man ./sparkinfer.1\n"
+     "  sparkinfer manual markdown > docs/cli.md\n",
+     make<ManualOptions>},
 };
 
 Error unknown_command(const std::string& word) {
@@ -309,15 +348,28 @@ Error unknown_argument(const CLI::App& app, const std::string& name, const std::
     return usage_error("{}: '{}' is not expected; `sparkinfer {} --help` lists what is", name, word, name);
 }
 
+// A command with CLI11's view of it, which points into the options.
+struct Bound {
+    explicit Bound(const CommandRow& row)
+        : command(row.empty()), app(row.summary, fmt::format("sparkinfer {}", row.name)) {
+        app.set_help_flag("-h,--help", "this help");
+        app.footer(fmt::format("Examples:\n{}", row.examples));
+        app.get_formatter()->column_width(34);
+        std::visit([&](auto& options) { bind(Binder{app, wrong, words}, options); }, command);
+    }
+    Bound(const Bound&) = delete;
+    Bound& operator=(const Bound&) = delete;
+
+    Command command;
+    std::optional<Error> wrong;
+    KnownWords words;
+    CLI::App app;
+};
+
 Result<std::variant<Command, Printout>> parse_command(const CommandRow& row,
                                                       std::vector<std::string> arguments) {
-    Command command = row.empty();
-    std::optional<Error> wrong;
-    CLI::App app(row.summary, fmt::format("sparkinfer {}", row.name));
-    app.set_help_flag("-h,--help", "this help");
-    app.footer(fmt::format("Examples:\n{}", row.examples));
-    app.get_formatter()->column_width(34);
-    std::visit([&](auto& options) { bind(Binder{app, wrong}, options); }, command);
+    Bound bound(row);
+    CLI::App& app = bound.app;
     std::replace(arguments.begin(), arguments.end(), std::string("-np"), std::string("--parallel"));
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
     try {
@@ -331,8 +383,8 @@ Result<std::variant<Command, Printout>> parse_command(const CommandRow& row,
     } catch (const CLI::Error& e) {
         return usage_error("{}: {}", row.name, e.what());
     }
-    if (wrong) return *wrong;
-    return std::variant<Command, Printout>(std::move(command));
+    if (bound.wrong) return *bound.wrong;
+    return std::variant<Command, Printout>(std::move(bound.command));
 }
 
 Result<void> check_perplexity(const PerplexityOptions& o) {
@@ -358,6 +410,13 @@ Result<void> check_command(const Command& command) {
         return usage_error("--compare with -np above 1: llama-bench generates one sequence at a time");
     if (const auto* serve = std::get_if<ServeOptions>(&command)) TRY_VOID(check_serve(*serve));
     if (const auto* load = std::get_if<BenchServeOptions>(&command)) TRY_VOID(check_bench_serve(*load));
+    const auto* completion = std::get_if<CompletionOptions>(&command);
+    if (completion && completion->shell != "bash" && completion->shell != "zsh" &&
+        completion->shell != "fish")
+        return usage_error("SHELL is '{}', expected bash, zsh or fish", completion->shell);
+    const auto* manual = std::get_if<ManualOptions>(&command);
+    if (manual && manual->format != "man" && manual->format != "markdown")
+        return usage_error("FORMAT is '{}', expected man or markdown", manual->format);
     if (const auto* chat = std::get_if<ChatOptions>(&command)) TRY_VOID(check_chat(*chat));
     const auto* run = std::get_if<RunOptions>(&command);
     if (run && run->max_tokens == 0)
@@ -370,14 +429,40 @@ Result<void> check_command(const Command& command) {
 
 }  // namespace
 
+std::vector<CommandFacts> command_table() {
+    std::vector<CommandFacts> table;
+    for (const CommandRow& row : kCommands) {
+        const Bound bound(row);
+        CommandFacts command{row.name, row.summary, row.examples, {}};
+        for (const CLI::Option* option : bound.app.get_options()) {
+            OptionFacts facts;
+            for (const std::string& name : option->get_snames()) facts.names.push_back("-" + name);
+            for (const std::string& name : option->get_lnames()) facts.names.push_back("--" + name);
+            facts.argument = facts.names.empty();
+            if (facts.argument) facts.names.push_back(option->get_name());
+            facts.required = option->get_required();
+            if (!facts.argument && option->get_items_expected_max() > 0)
+                facts.value = option->get_type_name();
+            facts.help = option->get_description();
+            if (const auto known = bound.words.find(option); known != bound.words.end())
+                facts.words = known->second;
+            command.options.push_back(std::move(facts));
+        }
+        std::stable_partition(command.options.begin(), command.options.end(),
+                              [](const OptionFacts& option) { return option.argument; });
+        table.push_back(std::move(command));
+    }
+    return table;
+}
+
 std::string overview_text() {
     std::string text =
         "sparkinfer: runs language models from their files\n\nUsage: sparkinfer COMMAND "
         "[arguments]\n\nCommands:\n";
-    for (const CommandRow& row : kCommands) text += fmt::format("  {:<12}{}\n", row.name, row.summary);
+    for (const CommandRow& row : kCommands) text += fmt::format("  {:<14}{}\n", row.name, row.summary);
     text +=
         "\nOptions:\n  -h,--help   this help; `sparkinfer COMMAND --help` explains a command\n  --version   "
-        "the version\n";
+        "the version, and how it was built\n";
     text += "\nExamples:\n";
     for (const CommandRow& row : kCommands) {
         const std::string examples = row.examples;
@@ -394,7 +479,7 @@ std::string overview_text() {
 Result<std::variant<Command, Printout>> parse_command_line(const std::vector<std::string>& arguments) {
     if (arguments.empty()) return usage_error("no command is given; `sparkinfer --help` lists them");
     const std::string& first = arguments[0];
-    if (first == "--version") return std::variant<Command, Printout>(Printout{version_text() + "\n"});
+    if (first == "--version") return std::variant<Command, Printout>(Printout{build_text()});
     if (first == "--help" || first == "-h" || first == "help")
         return std::variant<Command, Printout>(Printout{overview_text()});
     const bool load = arguments.size() > 1 && first == "bench" && arguments[1] == "serve";

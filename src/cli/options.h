@@ -173,9 +173,28 @@ struct ConnectOptions {
     bool write = false;
 };
 
+// Obtains the files of a model that a manifest knows; without a name, the manifest is listed.
+struct PullOptions {
+    std::optional<std::string> name, from, to, manifest;
+};
+
+struct ModelsOptions {
+    std::vector<std::string> folders;  // empty: where models usually lie
+    bool json = false;
+};
+
+struct CompletionOptions {
+    std::string shell;  // "bash", "zsh", "fish"
+};
+
+struct ManualOptions {
+    std::string format;  // "man", "markdown"
+};
+
 using Command = std::variant<RunOptions, ChatOptions, InspectOptions, TokenizeOptions, ExplainOptions,
                              DiffOptions, PerplexityOptions, BenchOptions, BenchServeOptions, DoctorOptions,
-                             ServeOptions, ConnectOptions, QuantizeOptions, ConvertOptions>;
+                             ServeOptions, ConnectOptions, QuantizeOptions, ConvertOptions, PullOptions,
+                             ModelsOptions, CompletionOptions, ManualOptions>;
 
 // Text to print instead of running a command: help or the version.
 struct Printout {
@@ -185,6 +204,23 @@ struct Printout {
 // argv[1…] as a command. Errors are usage errors: unknown words (with the nearest known one), missing or
 // malformed values, numbers out of range; each names the flag, what was found and what was expected.
 Result<std::variant<Command, Printout>> parse_command_line(const std::vector<std::string>& arguments);
+
+// The commands and their options as --help has them, for what is made from it: completion, man page,
+// Markdown.
+struct OptionFacts {
+    std::vector<std::string> names;  // "-p", "--prompt"; of an argument its name, "MODEL"
+    std::string value;               // what it takes, "TEXT"; empty: nothing
+    std::string help;
+    std::vector<std::string> words;  // the only values, where they are few
+    bool argument = false;           // a word without a flag
+    bool required = false;
+};
+struct CommandFacts {
+    std::string name, summary;
+    std::string examples;  // a line each, indented
+    std::vector<OptionFacts> options;
+};
+std::vector<CommandFacts> command_table();
 
 // The overview of `sparkinfer --help`.
 std::string overview_text();

@@ -27,14 +27,24 @@ void write_all(int descriptor, const std::string& text) {
     }
 }
 
+// "9.3 of 22.1 GB, 8.7 GB/s"
+std::string amounts(int64_t done, int64_t total, double seconds, ProgressUnit unit) {
+    if (unit == ProgressUnit::tokens) return fmt::format("{} of {} tokens", done, total);
+    const bool large = total >= 1'000'000'000;
+    const double scale = large ? 1e-9 : 1e-6;
+    const char* name = large ? "GB" : "MB";
+    std::string text = fmt::format("{:.1f} of {:.1f} {}", double(done) * scale, double(total) * scale, name);
+    if (seconds > 0) text += fmt::format(", {:.1f} {}/s", double(done) * scale / seconds, name);
+    return text;
+}
+
 }  // namespace
 
-std::string progress_line(int64_t done, int64_t total, double seconds, int columns, const char* doing) {
+std::string progress_line(int64_t done, int64_t total, double seconds, int columns, const char* doing,
+                          ProgressUnit unit) {
     const double share = total > 0 ? std::clamp(double(done) / double(total), 0.0, 1.0) : 1;
     const std::string head = fmt::format("sparkinfer: {} ", doing);
-    std::string tail =
-        fmt::format("{:3.0f} %, {:.1f} of {:.1f} GB", 100 * share, double(done) * 1e-9, double(total) * 1e-9);
-    if (seconds > 0) tail += fmt::format(", {:.1f} GB/s", double(done) * 1e-9 / seconds);
+    std::string tail = fmt::format("{:3.0f} %, {}", 100 * share, amounts(done, total, seconds, unit));
     const int room = columns - int(head.size() + tail.size()) - 3;  // brackets and a space
     std::string line = head;
     if (room >= kBarLeast) {
@@ -46,10 +56,11 @@ std::string progress_line(int64_t done, int64_t total, double seconds, int colum
     return line.substr(0, size_t(std::max(columns, 0)));
 }
 
-ProgressBar::ProgressBar(int descriptor, double after_s, const char* doing)
+ProgressBar::ProgressBar(int descriptor, double after_s, const char* doing, ProgressUnit unit)
     : descriptor_(::isatty(descriptor) ? descriptor : -1),
       after_s_(after_s),
       doing_(doing),
+      unit_(unit),
       started_(Clock::now()) {}
 
 void ProgressBar::show(int64_t done, int64_t total) {
@@ -60,7 +71,7 @@ void ProgressBar::show(int64_t done, int64_t total) {
         (drawn_ > 0 && std::chrono::duration<double>(now - drawn_at_).count() < kRedraw))
         return;
     // The last column stays free: a terminal may begin a new line behind it.
-    std::string line = progress_line(done, total, seconds, columns_of(descriptor_) - 1, doing_);
+    std::string line = progress_line(done, total, seconds, columns_of(descriptor_) - 1, doing_, unit_);
     const size_t length = line.size();
     if (length < drawn_) line.append(drawn_ - length, ' ');
     write_all(descriptor_, fmt::format("\r{}", line));

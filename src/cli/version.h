@@ -11,4 +11,7 @@ std::string build_commit();
 // "sparkinfer 0.1.0 (commit 2ff3c0d)"
 std::string version_text();
 
+// What --version prints: that line, and how the program was built: compiler, kind, backends, libraries.
+std::string build_text();
+
 }  // namespace sparkinfer

@@ -152,6 +152,7 @@ struct EngineStats {
     int64_t finished[kFinishReasons] = {};  // by FinishReason
     int64_t preemptions = 0;
     int64_t prompt_tokens = 0;  // of admitted requests
+    int64_t prompt_rows = 0;    // computed for prompts
     int64_t generated_tokens = 0;
     int64_t cache_query_tokens = 0, cache_hit_tokens = 0;  // looked up, not computed again
     int64_t restores = 0, host_restores = 0;  // requests that began at a kept point; those with host copies

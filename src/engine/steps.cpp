@@ -241,6 +241,7 @@ Result<void> LiveEngine::collect() {
     ++counts_.steps;
     counts_.last_step_ms = (collected_at_ - began_at) * 1e3;
     counts_.last_prompt_rows = flight.prefill_rows;
+    counts_.prompt_rows += flight.prefill_rows;
     counts_.last_decode_rows = flight.image.rows() - flight.prefill_rows;
     if (flight.prefill_rows >= kLeastMixedRows)
         prefill_row_s_ = (collected_at_ - began_at) / flight.image.rows();

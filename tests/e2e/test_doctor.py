@@ -26,6 +26,15 @@ int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *c) { *c = 39; r
 """
 
 
+def by_name(out):
+    """The lines by their first word; of those that come several times the first."""
+    lines = {}
+    for line in out.decode().splitlines():
+        name, text = line.split(None, 1)
+        lines.setdefault(name, text)
+    return lines
+
+
 @pytest.fixture
 def doctor(execute, tmp_path):
     """Runs doctor beside a made-up management library; returns (exit code, {name of the line: text})."""
@@ -36,7 +45,7 @@ def doctor(execute, tmp_path):
         subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libnvidia-ml.so.1", tmp_path / "nvml.c",
                         *(f"-D{key}={value}" for key, value in values.items())], check=True)  # fmt: skip
         code, out, err = execute("doctor", *arguments, env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)})
-        return code, dict(line.split(None, 1) for line in out.decode().splitlines())
+        return code, by_name(out)
 
     return run
 
@@ -44,10 +53,11 @@ def doctor(execute, tmp_path):
 def test_the_basics_are_there_without_a_gpu(execute):
     code, out, err = execute("doctor")
     assert code == 0 and err == b""
-    lines = dict(line.split(None, 1) for line in out.decode().splitlines())
-    assert list(lines)[:4] == ["program", "cpu", "memory", "driver"] and "computes" in lines
+    lines = by_name(out)
+    assert list(lines)[:5] == ["program", "system", "cpu", "memory", "driver"] and "computes" in lines
     assert lines["program"].startswith("sparkinfer ") and "(commit " in lines["program"]
-    assert lines["cpu"].endswith("cores usable") and lines["memory"].endswith("GiB available")
+    assert lines["cpu"].endswith("cores usable") and " GiB available of " in lines["memory"]
+    assert " GiB free in " in lines["folder"] and lines["files"].endswith("open at once")
 
 
 def test_a_gpu_is_described(doctor):
@@ -78,3 +88,26 @@ def test_why_a_gpu_is_not_used(doctor, machine, why, advice):
     assert code == 0
     assert why in lines["computes"] and advice in lines["advice"]
     assert doctor("--backend", "cuda", **machine)[0] == 4
+
+
+def test_models_that_fit_and_folders_that_cannot_be_written(execute, smollm2, tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "small.gguf").symlink_to(smollm2)
+    (tmp_path / "models" / "broken.gguf").write_bytes(b"GGUF")
+    (tmp_path / "file").write_text("no folder")
+    env = {**os.environ, "HOME": str(tmp_path / "file"), "XDG_DATA_HOME": ""}
+    out = execute("doctor", cwd=tmp_path, env=env)[1].decode()
+    assert "models/small.gguf fits into memory: about 0." in out
+    assert "models/broken.gguf does not run: " in out
+    assert "it cannot be written: say `pull --to FOLDER`" in out
+    none = {key: value for key, value in os.environ.items() if key not in ("HOME", "XDG_DATA_HOME")}
+    out = execute("doctor", cwd=tmp_path / "models", env=none)[1].decode()
+    assert "HOME and XDG_DATA_HOME are not set" in out
+
+
+def test_few_open_files_are_said(execute):
+    import resource
+
+    limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))  # noqa: E731
+    out = execute("doctor", preexec_fn=limit)[1].decode()
+    assert "256 may be open at once" in out and "ulimit -n" in out
