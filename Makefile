@@ -100,6 +100,7 @@ goldens: model  ## make tests/golden again: ORACLE_PYTHON=… LLAMA_CPP=source t
 		"(ORACLE_PYTHON), the llama.cpp tree of the llama-cpp-python sdist (LLAMA_CPP) and its built programs (LLAMA_BIN)" >&2; exit 2; }
 	$(ORACLE_PYTHON) tools/goldens_quant.py tests/data/quant
 	$(ORACLE_PYTHON) tools/goldens_models.py --llama-cpp "$(LLAMA_CPP)" --llama-bin "$(LLAMA_BIN)"
+	$(ORACLE_PYTHON) tools/goldens_quantize.py "$(LLAMA_BIN)/llama-quantize"
 	$(ORACLE_PYTHON) tools/goldens_smollm2.py $(DEFAULT_MODEL) --llama-bin "$(LLAMA_BIN)"
 
 explain: build model  ## the tape of MODEL as a table: ops, shapes, bytes, floor

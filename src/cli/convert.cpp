@@ -38,9 +38,8 @@ void add_rope_factors(const Config& c, ConversionPlan* plan) {
     plain.scaling.clear();
     const auto scaled = rope_table(c.rope, {}), base = rope_table(plain, {});
     if (!scaled.ok() || !base.ok()) return;
-    std::vector<float> factors;
-    for (size_t i = 0; i < base.value().frequency.size(); ++i)
-        factors.push_back(base.value().frequency[i] / scaled.value().frequency[i]);
+    std::vector<float> factors = base.value().frequency;
+    for (size_t i = 0; i < factors.size(); ++i) factors[i] /= scaled.value().frequency[i];
     const auto n = int32_t(factors.size());
     plan->owned.push_back(std::make_unique<std::vector<float>>(std::move(factors)));
     Weight w;

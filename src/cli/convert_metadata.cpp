@@ -47,7 +47,7 @@ void add_recurrent(const Config& c, int32_t mtp_layers, Pairs* pairs) {
     pairs->u32("ssm.time_step_rank", c.value_heads);
     pairs->u32("ssm.inner_size", int64_t(c.value_heads) * c.state_width);
     std::vector<bool> recurrent = c.recurrent;
-    recurrent.resize(size_t(c.layers + mtp_layers), false);
+    recurrent.resize(size_t(c.layers) + size_t(mtp_layers), false);
     pairs->put("attention.recurrent_layers", gguf_bools(recurrent));
     if (mtp_layers > 0) pairs->u32("nextn_predict_layers", mtp_layers);
 }

@@ -1,6 +1,7 @@
 #include "cli/convert_tensors.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "core/check.h"
 #include "quant/decode.h"
@@ -165,9 +166,9 @@ class Planner {
     Result<Weight> expert_stack(const char* kind) {
         const std::string fused = fmt::format("{}mlp.experts.{}", prefix_, kind);
         if (checkpoint_.has_weight(fused)) return checkpoint_.weight(fused);
-        std::vector<std::string> modules;
+        std::vector<std::string> modules(static_cast<size_t>(c_.experts));
         for (int32_t e = 0; e < c_.experts; ++e)
-            modules.push_back(fmt::format("{}mlp.experts.{}.{}", prefix_, e, kind));
+            modules[size_t(e)] = fmt::format("{}mlp.experts.{}.{}", prefix_, e, kind);
         return checkpoint_.stacked(modules);
     }
 
@@ -233,9 +234,18 @@ Result<ConversionPlan> plan_conversion(Checkpoint& checkpoint, const Config& con
 
 void convert_row(const ConvertedTensor& t, int expert, int row, std::vector<float>* scratch, std::byte* out) {
     const auto n = size_t(t.source.in);
+    const int from = t.row_order.empty() ? row : t.row_order[size_t(row)];
+    if (t.type == t.source.quant && t.column_order.empty() && t.source.scale_count == 0) {
+        const auto bytes = size_t(row_bytes(t.source));
+        std::memcpy(out,
+                    static_cast<const std::byte*>(t.source.data) +
+                        weight_row(t.source, expert, from) * int64_t(bytes),
+                    bytes);
+        return;
+    }
     scratch->resize(2 * n);
     float* values = scratch->data();
-    decode_row(t.source, expert, t.row_order.empty() ? row : t.row_order[size_t(row)], values);
+    decode_row(t.source, expert, from, values);
     if (!t.column_order.empty()) {
         for (size_t i = 0; i < n; ++i) values[n + i] = values[size_t(t.column_order[i])];
         values += n;

@@ -18,8 +18,8 @@ std::string scratch(const char* name) { return std::string(::testing::TempDir())
 std::vector<float> log_softmax(const std::vector<float>& logits) {
     double sum = 0;
     for (const float x : logits) sum += std::exp(double(x));
-    std::vector<float> result;
-    for (const float x : logits) result.push_back(float(double(x) - std::log(sum)));
+    std::vector<float> result = logits;
+    for (float& x : result) x = float(double(x) - std::log(sum));
     return result;
 }
 
@@ -34,8 +34,8 @@ std::vector<float> random_logits(size_t n, uint32_t seed) {
 constexpr int64_t kWindow = 6, kVocab = 7;  // 2 rows a window, an odd vocabulary
 
 std::vector<TokenId> tokens() {
-    std::vector<TokenId> ids;
-    for (int i = 0; i < 2 * kWindow; ++i) ids.push_back(TokenId(i % kVocab));
+    std::vector<TokenId> ids(2 * kWindow);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = TokenId(i % kVocab);
     return ids;
 }
 
@@ -151,7 +151,7 @@ TEST(KlStatistics, FiguresOfTwoPositionsByHand) {
     has("Maximum KLD:   0.173287");
     has("Median  KLD:   0.086643");
     has("99.9%   KLD:   0.1731");  // 0.999 of the way from 0 to the maximum
-    has("Mean    Δp: 12.500");  // (1/2 − 1/4, 0)
+    has("Mean    Δp: 12.500");     // (1/2 − 1/4, 0)
     has("Same top p: 50.000");
     has("Mean PPL(Q)                   :   2.000000");
     has("Mean PPL(base)                :   2.828427");  // √(4·2)

@@ -273,8 +273,7 @@ constexpr CommandRow kCommands[] = {
      "  sparkinfer perplexity q4.gguf --kl-base base.kld\n",
      make<PerplexityOptions>},
     {"convert", "make a GGUF file of a Hugging Face checkpoint",
-     "  sparkinfer convert Qwen3-0.6B/ qwen3-0.6b.gguf\n",
-     make<ConvertOptions>},
+     "  sparkinfer convert Qwen3-0.6B/ qwen3-0.6b.gguf\n", make<ConvertOptions>},
     {"quantize", "write a GGUF file with smaller weights",
      "  sparkinfer quantize model-f16.gguf model-q4.gguf Q4_K_M\n"
      "  sparkinfer quantize model-f16.gguf model-q4.gguf Q4_K_M --imatrix imatrix.gguf\n"

@@ -29,6 +29,12 @@ Block& block_of(std::byte* out, int64_t i) {
     return reinterpret_cast<Block*>(out)[i];
 }
 
+// 1 / d, or 0 where that is no number: all codes are the same then.
+float inverse_of(float d) {
+    const float inverse = 1 / d;
+    return std::isfinite(inverse) ? inverse : 0;
+}
+
 // What an error costs at each value of a block: its column's importance, more where the value itself is
 // large.
 void weigh(const float* x, const float* importance, float mean_square, float* w) {
@@ -57,7 +63,7 @@ void encode_q8_0(const Row& row) {
         const float* x = row.x + b * kBlock;
         float most = 0;
         for (int i = 0; i < kBlock; i++) most = std::max(most, std::fabs(x[i]));
-        const float d = most / 127.0f, inverse = d > 0 ? 1 / d : 0;
+        const float d = most / 127.0f, inverse = inverse_of(d);
         auto& block = block_of<Format<Quant::q8_0>::Block>(row.out, b);
         block.d = f32_to_f16(d);
         for (int i = 0; i < kBlock; i++) block.qs[i] = int8_t(std::round(x[i] * inverse));
@@ -82,7 +88,7 @@ void encode_symmetric(const Row& row) {
             float extreme = 0;
             for (int i = 0; i < kBlock; i++)
                 if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
-            const float d = extreme / float(-kHalf), inverse = d != 0 ? 1 / d : 0;
+            const float d = extreme / float(-kHalf), inverse = inverse_of(d);
             block.d = f32_to_f16(d);
             for (int i = 0; i < kBlock; i++)
                 q[i] = uint8_t(std::min(2 * kHalf - 1, int(x[i] * inverse + (float(kHalf) + 0.5f))));
@@ -107,7 +113,7 @@ void encode_affine(const Row& row) {
             block.m = f32_to_f16(fit.min);
         } else {
             const auto [min, max] = std::minmax_element(x, x + kBlock);
-            const float d = (*max - *min) / float(kMax), inverse = d != 0 ? 1 / d : 0;
+            const float d = (*max - *min) / float(kMax), inverse = inverse_of(d);
             block.d = f32_to_f16(d);
             block.m = f32_to_f16(*min);
             for (int i = 0; i < kBlock; i++)

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from gguf.quants import dequantize, quantize
 
+from goldens_quantize import BYTES, digest, write_gguf_imatrix, write_imatrix
 from tiny_gguf import write_tiny_gguf
 from tiny_model import VARIANTS
 
+CASES = json.loads(BYTES.read_text())
 GOLDEN = Path(__file__).resolve().parent / "quantised"
 # Those whose types llama.cpp chose alone, without exceptions on its command line.
 CHOSEN = [path.parent.name for path in sorted(GOLDEN.glob("*/manifest.json"))
@@ -76,3 +78,65 @@ def test_bytes_where_the_format_decides(sparkinfer, source, tmp_path, kind):
         assert np.array_equal(tensor.data, quantize(rows, tensor.tensor_type)), name
         seen += 1
     assert seen > 10
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_file_type(sparkinfer, source, tmp_path, case):
+    """The bytes of llama.cpp's quantiser, with an importance matrix (once in its other format too) and without."""
+    variant, kind, *weighted = case.split()
+    writers = [write_imatrix, *([write_gguf_imatrix] if kind == "Q4_K_M" else [])] if weighted else [None]
+    for write in writers:
+        options = []
+        if write:
+            write(VARIANTS[variant], tmp_path / "imatrix")
+            options = ["--imatrix", tmp_path / "imatrix"]
+        sparkinfer("quantize", source(variant), tmp_path / "out.gguf", kind, *options)
+        assert digest(tmp_path / "out.gguf") == CASES[case], write
+
+
+def test_what_an_importance_matrix_says_is_kept(sparkinfer, source, tmp_path):
+    write_gguf_imatrix(VARIANTS["llama"], tmp_path / "imatrix.gguf")
+    done = sparkinfer(
+        "quantize", source("llama"), tmp_path / "out.gguf", "Q4_K_M", "--imatrix", tmp_path / "imatrix.gguf"
+    )
+    assert "not in the importance matrix" in done.stderr
+    found = {name: value for name, (_, value) in entries(tmp_path / "out.gguf").items()}
+    assert found["quantize.imatrix.file"] == str(tmp_path / "imatrix.gguf")
+    assert found["quantize.imatrix.dataset"] == "a text" and found["quantize.imatrix.chunks_count"] == 6
+    assert found["quantize.imatrix.entries_count"] > 10
+
+
+def test_a_matrix_of_another_model_is_refused(sparkinfer, source, tmp_path):
+    write_imatrix(VARIANTS["qwen3moe"], tmp_path / "imatrix")
+    done = sparkinfer(
+        "quantize", source("llama"), tmp_path / "out.gguf", "Q4_K_M", "--imatrix", tmp_path / "imatrix", code=3
+    )
+    assert "values for tensor" in done.stderr and not (tmp_path / "out.gguf").exists()
+
+
+def test_all_pieces_of_a_split_input(sparkinfer, source, tmp_path):
+    """Split by the package's own writer; the result is one file, equal to that of the whole."""
+    whole = gguf.GGUFReader(source("llama"))
+    writer = gguf.GGUFWriter(None, "llama", split_max_tensors=12)
+    for name, field in whole.fields.items():
+        if name.startswith("GGUF.") or name == "general.architecture":
+            continue
+        sub = field.types[1] if len(field.types) > 1 else None
+        writer.add_key_value(name, field.contents(), field.types[0], sub)
+    for tensor in whole.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file(tmp_path / "split.gguf")
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    pieces = sorted(tmp_path.glob("split-*.gguf"))
+    assert len(pieces) == 3
+    sparkinfer("quantize", pieces[0], tmp_path / "ours.gguf", "Q4_K_M")
+    sparkinfer("quantize", source("llama"), tmp_path / "whole.gguf", "Q4_K_M")
+    assert digest(tmp_path / "ours.gguf") == digest(tmp_path / "whole.gguf")
+    assert not [name for name in entries(tmp_path / "ours.gguf") if name.startswith("split.")]
+    before = pieces[1].read_bytes()
+    assert "input" in sparkinfer("quantize", pieces[0], pieces[1], "Q4_K_M", code=2).stderr
+    assert pieces[1].read_bytes() == before
+    pieces[2].unlink()
+    assert pieces[2].name in sparkinfer("quantize", pieces[0], tmp_path / "no.gguf", "Q8_0", code=3).stderr
