@@ -12,7 +12,8 @@ namespace {
 constexpr const char* kTop[] = {"help", "--help", "--version"};
 
 bool is_file(const std::string& value) {
-    static constexpr const char* kFiles[] = {"FILE", "FOLDER", "SOURCE", "MODEL", "IN", "OUT", "LLAMA_BENCH"};
+    static constexpr const char* kFiles[] = {"FILE",  "FOLDER", "DIR", "SOURCE",
+                                             "MODEL", "IN",     "OUT", "LLAMA_BENCH"};
     return std::find(std::begin(kFiles), std::end(kFiles), value) != std::end(kFiles) ||
            value.ends_with(".npy");
 }

@@ -15,7 +15,7 @@ struct Fact {
 };
 constexpr Fact kExitCodes[] = {
     {"0", "done"},
-    {"1", "diff found a difference"},
+    {"1", "diff found a difference, inspect --strict something suspicious"},
     {"2", "usage: a flag or a value is wrong"},
     {"3", "a file or an input is bad"},
     {"4", "out of resources: memory, disk, context, a device or a server that is not there"},

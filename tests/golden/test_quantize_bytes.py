@@ -49,6 +49,21 @@ def source(tmp_path_factory):
     return make
 
 
+@pytest.fixture(scope="session")
+def imatrix(tmp_path_factory):
+    """The importance matrix of a variant in the format that `write` writes, made once."""
+    folder, made = tmp_path_factory.mktemp("imatrices"), {}
+
+    def make(variant, write=write_imatrix):
+        path = folder / f"{variant}.{write.__name__}"
+        if path not in made:
+            write(VARIANTS[variant], path)
+            made[path] = True
+        return path
+
+    return make
+
+
 def test_there_are_goldens_to_compare_with():
     assert len(CHOSEN) >= 3
 
@@ -81,15 +96,12 @@ def test_bytes_where_the_format_decides(sparkinfer, source, tmp_path, kind):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_file_type(sparkinfer, source, tmp_path, case):
+def test_every_file_type(sparkinfer, source, imatrix, tmp_path, case):
     """The bytes of llama.cpp's quantiser, with an importance matrix (once in its other format too) and without."""
     variant, kind, *weighted = case.split()
     writers = [write_imatrix, *([write_gguf_imatrix] if kind == "Q4_K_M" else [])] if weighted else [None]
     for write in writers:
-        options = []
-        if write:
-            write(VARIANTS[variant], tmp_path / "imatrix")
-            options = ["--imatrix", tmp_path / "imatrix"]
+        options = ["--imatrix", imatrix(variant, write)] if write else []
         sparkinfer("quantize", source(variant), tmp_path / "out.gguf", kind, *options)
         assert digest(tmp_path / "out.gguf") == CASES[case], write
 
