@@ -40,8 +40,11 @@ std::string unescaped(std::string_view line) {
     return text;
 }
 
+Error history_error(const std::string& path, const std::error_code& why) {
+    return bad_input("{}: cannot be written: {}", path, why.message());
+}
 Error history_error(const std::string& path) {
-    return bad_input("{}: cannot be written: {}", path, std::generic_category().message(errno));
+    return history_error(path, std::error_code(errno, std::generic_category()));
 }
 
 // Without the backslashes and the quotes that held several lines together.
@@ -81,6 +84,7 @@ std::vector<std::string> read_history(const std::string& path) {
 Result<void> add_to_history(const std::string& path, const std::string& text) {
     std::error_code trouble;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), trouble);
+    if (trouble) return history_error(path, trouble);
     struct stat found{};
     // A file that has grown far beyond what is read begins anew with that.
     if (::stat(path.c_str(), &found) == 0 && uint64_t(found.st_size) > kHistoryBytes / 2) {

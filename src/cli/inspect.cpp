@@ -102,12 +102,12 @@ const char* container_name(const Checkpoint& checkpoint) {
 std::string report(const Checkpoint& checkpoint) {
     const std::vector<TypeCount> census = quant_census(checkpoint.tensors());
     const Totals t = totals(checkpoint, census);
-    std::string text = fmt::format("{}: {}, {} file{}, {}\n", checkpoint.path(), container_name(checkpoint),
-                                   checkpoint.files().size(), checkpoint.files().size() == 1 ? "" : "s",
-                                   size_text(t.file_bytes));
+    std::string text = fmt::format("{}: {}, {} file{}, {}\n", printable(checkpoint.path()),
+                                   container_name(checkpoint), checkpoint.files().size(),
+                                   checkpoint.files().size() == 1 ? "" : "s", size_text(t.file_bytes));
     if (checkpoint.files().size() > 1)
         for (const CheckpointFile& file : checkpoint.files())
-            text += fmt::format("  {}  {}\n", file.path, grouped(int64_t(file.bytes)));
+            text += fmt::format("  {}  {}\n", printable(file.path), grouped(int64_t(file.bytes)));
     text += fmt::format("\nMetadata ({} keys)\n", checkpoint.metadata().entries().size());
     for (const auto& [key, value] : checkpoint.metadata().entries())
         text += fmt::format("  {} = {}\n", printable(key),

@@ -19,7 +19,7 @@ bool env_no_color() { return variable("NO_COLOR").has_value() || env_dumb_termin
 
 bool env_dumb_terminal() { return variable("TERM") == "dumb"; }
 
-std::optional<std::string> env_home() { return variable("HOME"); }
+std::optional<std::string> env_home() { return absolute_folder("HOME"); }
 
 std::optional<std::string> env_config_home() { return absolute_folder("XDG_CONFIG_HOME"); }
 

@@ -11,7 +11,7 @@ bool env_no_color();
 // TERM=dumb: a terminal that cannot move its cursor.
 bool env_dumb_terminal();
 
-// The user's home folder; nothing when HOME is unset or empty.
+// The user's home folder; nothing unless HOME is an absolute path.
 std::optional<std::string> env_home();
 
 // XDG_CONFIG_HOME: where programs keep their configuration instead of ~/.config; nothing unless it is an

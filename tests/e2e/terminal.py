@@ -78,7 +78,7 @@ class Screen:
 class Terminal:
     """Starts a command on a terminal of its own. Leaving the `with` block ends it."""
 
-    def __init__(self, command, columns=80, rows=24, env=None):
+    def __init__(self, command, columns=80, rows=24, env=None, **more):
         self.master, slave = pty.openpty()
         self.resize(columns, rows)
         self.before = termios.tcgetattr(slave)
@@ -86,7 +86,7 @@ class Terminal:
         environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "1", **(env or {})}
         self.process = subprocess.Popen(
             list(map(str, command)), stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0), **more,
         )
         self.bytes = b""
         self.seen = 0  # of the text, by expect()
