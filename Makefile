@@ -8,14 +8,15 @@ DEFAULT_MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 BINARY := build/release/sparkinfer
 PYTHON := .venv/bin/python
 ORACLE_PYTHON ?= python3
-# More options of `make serve`.
+# More options of `make serve` and `make chat`.
 SERVE ?=
+CHAT ?=
 # The prompt reaches the shell as an environment variable, so that quotes and dollars in it stay what they are.
 export PROMPT_TEXT := $(value PROMPT)
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build cuda run run-cpu run-cuda serve serve-cpu serve-cuda configure-cuda test test-gpu check proof lint fmt docs goldens explain bench clean model
+.PHONY: help setup build cuda run run-cpu run-cuda chat chat-cpu chat-cuda serve serve-cpu serve-cuda configure-cuda test test-gpu check proof lint fmt docs goldens explain bench clean model
 .NOTPARALLEL:
 
 help:  ## this list
@@ -49,6 +50,15 @@ run-cpu: build model
 
 run-cuda: cuda model
 	@build/cuda/sparkinfer run "$(MODEL)" -p "$$PROMPT_TEXT" $(RUN_BACKEND)
+
+chat: setup  ## talk with MODEL in this terminal: make chat MODEL=path BACKEND=cpu CHAT="--ctx 4096"
+	@kind=$$(python3 tools/find_gpu.py "$(BACKEND)") && $(MAKE) --no-print-directory chat-$$kind
+
+chat-cpu: build model
+	@exec build/release/sparkinfer chat "$(MODEL)" $(RUN_BACKEND) $(CHAT)
+
+chat-cuda: cuda model
+	@exec build/cuda/sparkinfer chat "$(MODEL)" $(RUN_BACKEND) $(CHAT)
 
 serve: setup  ## serve MODEL over HTTP on 127.0.0.1:8080: make serve MODEL=path BACKEND=cpu SERVE="--port 8000"
 	@kind=$$(python3 tools/find_gpu.py "$(BACKEND)") && $(MAKE) --no-print-directory serve-$$kind

@@ -9,7 +9,7 @@ namespace sparkinfer {
 
 namespace {
 
-constexpr double kLongPrompt_s = 0.7;  // from here on a terminal shows how far a prompt is read
+constexpr double kLongPrompt = 0.7;  // seconds: from here on a terminal shows how far a prompt is read
 
 // Collects the events of one request.
 class Collector {
@@ -106,7 +106,7 @@ Result<Answer> answer_prompt(Engine& engine, const Tokenizer& tokenizer, AnswerP
     Collector collector(tokenizer, plan, session);
     TRY(const RequestId id, engine.submit(std::move(plan.request)));
     bool running = true;
-    ProgressBar reading(STDERR_FILENO, kLongPrompt_s, "reading", ProgressUnit::tokens);
+    ProgressBar reading(STDERR_FILENO, kLongPrompt, "reading", ProgressUnit::tokens);
     while (!engine.idle()) {
         if (running && interrupted()) {
             collector.cancel();

@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kLook = std::chrono::milliseconds(50);  // for Ctrl-C
-constexpr double kLongPrompt_s = 0.7;  // from here on a terminal shows how far a prompt is read
+constexpr double kLongPrompt = 0.7;  // seconds: from here on a terminal shows how far a prompt is read
 
 double since(Clock::time_point from) { return std::chrono::duration<double>(Clock::now() - from).count(); }
 
@@ -103,7 +103,7 @@ class Reading {
 
   private:
     const AnswerScreen& screen_;
-    ProgressBar bar_{STDERR_FILENO, kLongPrompt_s, "reading", ProgressUnit::tokens};
+    ProgressBar bar_{STDERR_FILENO, kLongPrompt, "reading", ProgressUnit::tokens};
     int64_t prompt_, rows_;
 };
 

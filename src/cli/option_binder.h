@@ -66,6 +66,9 @@ struct Binder {
     void sampling(SamplingOptions& to);
 };
 
+// measure_options.cpp
+void bind_explain(Binder b, ExplainOptions& o);
+void bind_bench(Binder b, BenchOptions& o);
 // file_options.cpp
 void bind_pull(Binder b, PullOptions& o);
 void bind_models(Binder b, ModelsOptions& o);
