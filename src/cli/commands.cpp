@@ -26,6 +26,7 @@ Result<std::unique_ptr<Backend>> Session::backend(const std::string& name,
     if (stored.kv || stored.state)
         log_info("keys and values in {}, recurrent states in {}", dtype_name(info.kv_type),
                  dtype_name(info.state_type));
+    if (stored.activations) log_info("activations in {}", info.activations);
     return backend;
 }
 

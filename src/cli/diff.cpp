@@ -24,6 +24,7 @@ BackendChoice choice_of(const DiffOptions& o, int side) {
     choice.threads = o.threads ? int(*o.threads) : usable_cores();
     choice.op_by_op = !is_graph(name);
     choice.stored = o.stored;
+    if (!o.stored.activations && !is_cuda(name)) choice.stored.activations = Activations::f32;
     if (!o.stored.kv) choice.stored.kv = both_cuda ? DType::bf16 : DType::f32;
     return choice;
 }

@@ -15,6 +15,7 @@ Result<std::unique_ptr<Backend>> make_cpu(const BackendChoice& choice) {
     options.measure = choice.measure;
     options.kv_type = choice.stored.kv.value_or(options.kv_type);
     options.state_type = choice.stored.state.value_or(options.state_type);
+    options.activations = choice.stored.activations.value_or(Activations::int16);
     return make_cpu_backend(options);
 }
 
@@ -25,6 +26,9 @@ Result<std::unique_ptr<Backend>> make_backend(const BackendChoice& choice) {
         log_info("backend cpu{}{}", obstacle.empty() ? "" : ", since no GPU can be used: ", obstacle);
         return make_cpu(choice);
     }
+    if (choice.stored.activations && *choice.stored.activations != Activations::int16)
+        return usage_error("--activations is '{}', but the backend 'cuda' has int16 alone",
+                           activations_name(*choice.stored.activations));
     CudaOptions options;
     options.executor = choice.op_by_op ? CudaExecutor::op_by_op : CudaExecutor::graph;
     options.kv_type = choice.stored.kv.value_or(options.kv_type);

@@ -9,6 +9,7 @@
 
 #include "core/result.h"
 #include "core/tensor.h"
+#include "ops/backend.h"
 
 namespace sparkinfer {
 
@@ -26,10 +27,11 @@ struct SamplingOptions {
     std::vector<std::pair<int32_t, float>> logit_bias;  // token id, added to its logit
 };
 
-// What a sequence's memory is kept in; unset: as the backend does.
+// What a sequence's memory is kept in, and what activations become in products; unset: as the backend does.
 struct StoredTypes {
     std::optional<DType> kv;     // keys and values: f32, bf16, e4m3
     std::optional<DType> state;  // recurrent states: f32, bf16
+    std::optional<Activations> activations;
 };
 
 struct RunOptions {

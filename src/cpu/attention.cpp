@@ -8,6 +8,7 @@
 
 #include "core/half.h"
 #include "cpu/dot.h"
+#include "cpu/exponentials.h"
 #include "cpu/math.h"
 #include "cpu/matmul.h"
 
@@ -132,15 +133,6 @@ void append_row(const Attention& op, const Scratch& s, int t) {
     }
 }
 
-// Turns scores into their exponentials; returns 1 / their sum.
-double soften(float* scores, int n, float scale) {
-    float most = -INFINITY;
-    for (int j = 0; j < n; ++j) most = std::max(most, scores[j] *= scale);
-    double sum = 0;
-    for (int j = 0; j < n; ++j) sum += double(scores[j] = std::exp(scores[j] - most));
-    return 1.0 / sum;
-}
-
 // One row and one key/value head: its whole group of query heads.
 void attend(const Attention& op, const Scratch& s, int t, int g, int worker) {
     const int32_t d = op.kv.width, group = s.group, step = op.gated ? 2 * d : d;
@@ -167,7 +159,7 @@ void attend(const Attention& op, const Scratch& s, int t, int g, int worker) {
         dot_rows(k, d, count, q, group, d, w.scores + at, s.most);
     }
     double inverse[64];
-    for (int h = 0; h < group; ++h) inverse[h] = soften(w.scores + h * s.most, length, op.scale);
+    for (int h = 0; h < group; ++h) inverse[h] = 1.0 / soften(w.scores + h * s.most, length, op.scale);
     std::fill_n(w.sums, int64_t(group) * d, 0.0);
     for (int at = 0; at < length; at += kPageTokens) {
         const int count = std::min(kPageTokens, length - at);

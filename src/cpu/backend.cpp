@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "cpu/integer_rows.h"
 #include "cpu/run.h"
 
 namespace sparkinfer {
@@ -56,12 +57,16 @@ int usable_cores() {
 
 class CpuBackend final : public Backend {
   public:
-    CpuBackend(int threads, const CpuOptions& options) : pool_(threads), measure_(options.measure) {
+    CpuBackend(int threads, const CpuOptions& options)
+        : pool_(threads),
+          measure_(options.measure),
+          activations_(integer_form() != IntegerForm::none ? options.activations : Activations::f32) {
         info_.name = "cpu";
         info_.device = device_name();
         info_.memory_bytes = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
         info_.kv_type = options.kv_type;
         info_.state_type = options.state_type;
+        info_.activations = activations_name(activations_);
         info_.host_memory = true;
     }
 
@@ -121,7 +126,7 @@ class CpuBackend final : public Backend {
         const Tape& tape = tapes_[size_t(compiled.id)];
         if (!step.empty()) memcpy(const_cast<std::byte*>(tape.step().base), step.data(), step.size());
         for (size_t pc = 0; pc < tape.instrs().size(); ++pc) {
-            Context context{pool_, Carver(scratch_.data(), scratch_.bytes())};
+            Context context{pool_, Carver(scratch_.data(), scratch_.bytes()), activations_};
             const auto start = std::chrono::steady_clock::now();
             visit(tape.instrs()[pc], [&](const auto& op) { run(op, context); });
             const std::chrono::duration<float, std::micro> spent = std::chrono::steady_clock::now() - start;
@@ -177,6 +182,7 @@ class CpuBackend final : public Backend {
 
     Pool pool_;
     bool measure_;
+    Activations activations_;
     BackendInfo info_;
     std::vector<Pages> memory_;
     Pages scratch_{0};

@@ -12,9 +12,12 @@
 namespace sparkinfer {
 
 struct CpuOptions {
-    int threads = 0;                // 0: one for each core the process may use; at most kMaxCpuThreads
-    bool measure = false;           // time every op
-    DType kv_type = DType::f32;     // or bf16, e4m3: keys and values in the pages
+    int threads = 0;             // 0: one for each core the process may use; at most kMaxCpuThreads
+    bool measure = false;        // time every op
+    DType kv_type = DType::f32;  // or bf16, e4m3: keys and values in the pages
+    // The reference is f32; where the machine lacks instructions for integers (BackendInfo::activations
+    // tells), it is f32 too.
+    Activations activations = Activations::f32;
     DType state_type = DType::f32;  // or bf16: S of recurrent states
 };
 constexpr int kMaxCpuThreads = 512;

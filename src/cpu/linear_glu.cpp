@@ -21,20 +21,17 @@ int64_t scratch_bytes(const LinearGlu& op, int threads) { return measure<Scratch
 
 void run(const LinearGlu& op, Context& context) {
     Scratch s(context.scratch, op, context.pool.threads());
-    s.n.compute(context.pool, op.x, op.eps);
+    const ActivationRows x = s.n.compute(context.pool, op.x, op.eps, wanted(context, {&op.gate, &op.up}));
     const int tokens = op.x.rows();
     context.pool.parallel(chunks_of(op.gate), 1, [&](int64_t begin, int64_t end, int worker) {
         float* up = s.up + int64_t(worker) * tokens * kMaxChunkRows;
         for (int64_t unit = begin; unit < end; ++unit) {
             const RowChunk chunk = chunk_of(op.gate, unit);
             float* y = op.y.row(0) + chunk.first;
-            multiply_chunk(op.gate, 0, chunk, s.n.rows, tokens, y, op.y.stride, s.buffers.of(worker));
-            multiply_chunk(op.up, 0, chunk, s.n.rows, tokens, up, kMaxChunkRows, s.buffers.of(worker));
+            multiply_chunk(op.gate, 0, chunk, x, tokens, y, op.y.stride, s.buffers.of(worker));
+            multiply_chunk(op.up, 0, chunk, x, tokens, up, kMaxChunkRows, s.buffers.of(worker));
             for (int64_t t = 0; t < tokens; ++t)
-                for (int r = 0; r < chunk.rows; ++r) {
-                    float& gate = y[t * op.y.stride + r];
-                    gate = activate(op.activation, gate) * up[t * kMaxChunkRows + r];
-                }
+                activate(op.activation, y + t * op.y.stride, up + t * kMaxChunkRows, chunk.rows);
         }
     });
 }

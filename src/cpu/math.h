@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/check.h"
+#include "cpu/exponentials.h"
 #include "ops/ops.h"
 
 namespace sparkinfer {
@@ -13,9 +14,10 @@ inline float silu(float x) { return x / (1.0f + std::exp(-x)); }
 // log(1 + e^x), without overflow.
 inline float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
 
-inline float activate(Activation activation, float x) {
+// gate[i] ← activation(gate[i]) · up[i]
+inline void activate(Activation activation, float* gate, const float* up, int64_t n) {
     CHECK(activation == Activation::silu, "activation {}", int(activation));
-    return silu(x);
+    silu_product(gate, up, n);
 }
 
 // Σ x², four sums interleaved.

@@ -12,13 +12,15 @@ struct Scratch {
     NormedRows n;
     Routing routing;
     DecodeBuffers buffers;
-    const float** rows;  // [T · K] the normalised row of each pair
-    float *gate, *up;    // [threads, T, kMaxChunkRows]
+    const float** values;           // [T · K] the normalised row of each pair
+    const IntegerGroup** integers;  // [T · K]
+    float *gate, *up;               // [threads, T, kMaxChunkRows]
     Scratch(Carver& c, const MoeGlu& op, int threads)
         : n(c, op.norm, op.x.rows(), op.x.cols()),
           routing(c, {op.x.rows(), op.gate.experts, op.router.top_k}, op.router),
           buffers(c, op.x.cols(), threads),
-          rows(c.take<const float*>(int64_t(op.x.rows()) * op.router.top_k)),
+          values(c.take<const float*>(int64_t(op.x.rows()) * op.router.top_k)),
+          integers(c.take<const IntegerGroup*>(int64_t(op.x.rows()) * op.router.top_k)),
           gate(c.take<float>(int64_t(threads) * op.x.rows() * kMaxChunkRows)),
           up(c.take<float>(int64_t(threads) * op.x.rows() * kMaxChunkRows)) {}
 };
@@ -29,17 +31,19 @@ void zero_absent(const MoeGlu& op, const Routing& routing) {
 }
 
 // One chunk of one expert's rows, for all the pairs that chose it.
-void expert_chunk(const MoeGlu& op, const Scratch& s, int32_t expert, RowChunk chunk, int worker) {
+void expert_chunk(const MoeGlu& op, const Scratch& s, Activations kind, int32_t expert, RowChunk chunk,
+                  int worker) {
     const int32_t k = op.router.top_k, count = s.routing.count(expert), first = s.routing.first[expert];
     const int64_t room = int64_t(worker) * op.x.rows() * kMaxChunkRows;
     float *gate = s.gate + room, *up = s.up + room;
-    multiply_chunk(op.gate, expert, chunk, s.rows + first, count, gate, kMaxChunkRows, s.buffers.of(worker));
-    multiply_chunk(op.up, expert, chunk, s.rows + first, count, up, kMaxChunkRows, s.buffers.of(worker));
+    const ActivationRows x = ActivationRows{s.values, s.integers, kind}.from(first);
+    multiply_chunk(op.gate, expert, chunk, x, count, gate, kMaxChunkRows, s.buffers.of(worker));
+    multiply_chunk(op.up, expert, chunk, x, count, up, kMaxChunkRows, s.buffers.of(worker));
     for (int64_t i = 0; i < count; ++i) {
         const int32_t pair = s.routing.pairs[first + i];
         float* y = op.y.row(pair / k) + int64_t(pair % k) * op.gate.out + chunk.first;
-        for (int r = 0; r < chunk.rows; ++r)
-            y[r] = activate(op.activation, gate[i * kMaxChunkRows + r]) * up[i * kMaxChunkRows + r];
+        activate(op.activation, gate + i * kMaxChunkRows, up + i * kMaxChunkRows, chunk.rows);
+        std::copy_n(gate + i * kMaxChunkRows, chunk.rows, y);
     }
 }
 
@@ -50,14 +54,19 @@ int64_t scratch_bytes(const MoeGlu& op, int threads) { return measure<Scratch>(o
 void run(const MoeGlu& op, Context& context) {
     Scratch s(context.scratch, op, context.pool.threads());
     s.routing.compute(context.pool, op.step, op.slots, op.router, op.logits);
-    s.n.compute(context.pool, op.x, op.eps);
+    const Activations kind = wanted(context, {&op.gate, &op.up});
+    s.n.compute(context.pool, op.x, op.eps, kind);
     zero_absent(op, s.routing);
-    for (int32_t i = 0; i < s.routing.first[op.gate.experts]; ++i)
-        s.rows[i] = s.n.rows[s.routing.pairs[i] / op.router.top_k];
+    for (int32_t i = 0; i < s.routing.first[op.gate.experts]; ++i) {
+        const int32_t row = s.routing.pairs[i] / op.router.top_k;
+        s.values[i] = s.n.space.values[row];
+        s.integers[i] = s.n.space.integers[row];
+    }
     const int64_t chunks = chunks_of(op.gate);
     context.pool.parallel(s.routing.actives * chunks, 1, [&](int64_t begin, int64_t end, int worker) {
         for (int64_t unit = begin; unit < end; ++unit)
-            expert_chunk(op, s, s.routing.active[unit / chunks], chunk_of(op.gate, unit % chunks), worker);
+            expert_chunk(op, s, kind, s.routing.active[unit / chunks], chunk_of(op.gate, unit % chunks),
+                         worker);
     });
 }
 

@@ -16,8 +16,8 @@ bool samples(const Output& op) { return op.kind == OutputKind::select; }
 
 struct Scratch {
     VectorParameter norm;
-    float* n;            // [64, D] normalised rows
-    const float** rows;  // [64]
+    float* n;       // [64, D] normalised rows
+    RowSpace rows;  // [64]
     DecodeBuffers buffers;
     LiveRow* live;      // [64]
     int32_t* chosen;    // [64]
@@ -27,7 +27,7 @@ struct Scratch {
     Scratch(Carver& c, const Output& op, int64_t threads)
         : norm(c, op.norm),
           n(c.take<float>(kBlockRows * op.x.cols())),
-          rows(c.take<const float*>(kBlockRows)),
+          rows(c, kBlockRows, op.x.cols()),
           buffers(c, op.x.cols(), int(threads)),
           live(c.take<LiveRow>(kBlockRows)),
           chosen(c.take<int32_t>(kBlockRows)),
@@ -51,22 +51,26 @@ int32_t row_of(const Output& op, int output) { return op.step.outputs()[output];
 std::span<const float> logits_of(const Output& op, int i) { return {op.scratch.row(i), size_t(op.head.out)}; }
 
 // logits[i · stride …] = head · rms(x) of the block's rows; rows that are absent get those of a zero row.
-void make_logits(const Output& op, const Scratch& s, Block block, float* logits, int64_t stride, Pool& pool) {
+void make_logits(const Output& op, const Scratch& s, Block block, float* logits, int64_t stride,
+                 const Context& context) {
     const int64_t width = op.x.cols();
+    const Activations kind = wanted(context, {&op.head});
+    Pool& pool = context.pool;
     pool.parallel(block.count, 4, [&](int64_t begin, int64_t end, int) {
         for (int64_t i = begin; i < end; ++i) {
             float* n = s.n + i * width;
-            s.rows[i] = n;
+            s.rows.values[i] = n;
             if (s.live[i].present)
                 rms_norm(op.x.row(row_of(op, block.first + int(i))), s.norm.values, width, op.eps, n);
             else
                 memset(n, 0, size_t(width) * 4);
         }
+        s.rows.convert(begin, end, kind);
     });
     pool.parallel(chunks_of(op.head), 1, [&](int64_t begin, int64_t end, int worker) {
         for (int64_t unit = begin; unit < end; ++unit) {
             const RowChunk chunk = chunk_of(op.head, unit);
-            multiply_chunk(op.head, 0, chunk, s.rows, block.count, logits + chunk.first, stride,
+            multiply_chunk(op.head, 0, chunk, s.rows.rows(kind), block.count, logits + chunk.first, stride,
                            s.buffers.of(worker));
         }
     });
@@ -190,15 +194,15 @@ void run(const Output& op, Context& context) {
         switch (op.kind) {
             case OutputKind::none: break;
             case OutputKind::select:
-                make_logits(op, s, block, op.scratch.row(0), op.scratch.stride, pool);
+                make_logits(op, s, block, op.scratch.row(0), op.scratch.stride, context);
                 select_block(op, s, block, pool);
                 break;
             case OutputKind::logprobs:
-                make_logits(op, s, block, op.scratch.row(0), op.scratch.stride, pool);
+                make_logits(op, s, block, op.scratch.row(0), op.scratch.stride, context);
                 score_block(op, s, block, pool);
                 break;
             case OutputKind::logits:
-                make_logits(op, s, block, op.rows.row(first), op.rows.stride, pool);
+                make_logits(op, s, block, op.rows.row(first), op.rows.stride, context);
                 break;
             case OutputKind::hidden: copy_hidden(op, s, block); break;
         }

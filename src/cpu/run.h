@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "cpu/pool.h"
+#include "ops/backend.h"
 #include "ops/ops.h"
 
 namespace sparkinfer {
@@ -36,6 +37,7 @@ class Carver {
 struct Context {
     Pool& pool;
     Carver scratch;
+    Activations activations;  // f32 where the machine has no integer products
 };
 
 template <class Scratch, class Op>

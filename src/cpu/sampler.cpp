@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cpu/exponentials.h"
 #include "ops/philox.h"
 
 namespace sparkinfer {
@@ -48,8 +49,10 @@ void adjust(const SampleInput& in, const SampleScratch& scratch) {
     }
     for (const Bias& b : in.bias)
         if (b.token >= 0 && b.token < vocabulary) x[b.token] += b.value;
+    for (int64_t i = 0; i < vocabulary; ++i) x[i] = std::isnan(x[i]) ? -INFINITY : x[i];
+    if (!in.mask) return;
     for (int64_t i = 0; i < vocabulary; ++i)
-        if (std::isnan(x[i]) || !allowed(in.mask, i)) x[i] = -INFINITY;
+        if (!allowed(in.mask, i)) x[i] = -INFINITY;
 }
 
 int32_t lowest_allowed(const SampleInput& in) {
@@ -60,11 +63,8 @@ int32_t lowest_allowed(const SampleInput& in) {
 
 // The lowest id with the greatest logit, or -1 when all are -inf.
 int32_t greatest(const float* x, int64_t n) {
-    int32_t best = -1;
-    float most = -INFINITY;
-    for (int64_t i = 0; i < n; ++i)
-        if (x[i] > most) most = x[i], best = int32_t(i);
-    return best;
+    const float most = greatest_value(x, n);
+    return most == -INFINITY ? -1 : int32_t(std::find(x, x + n, most) - x);
 }
 
 // Candidates of which a growing prefix is sorted, best first: most draws need only the first few.
@@ -150,25 +150,18 @@ int32_t sample(const SampleInput& in, const SampleScratch& scratch) {
 }
 
 double log_sum_exp(std::span<const float> logits) {
-    float most = -INFINITY;
-    for (float x : logits) most = x > most ? x : most;
+    const auto count = int64_t(logits.size());
+    const float most = greatest_value(logits.data(), count);
     if (std::isinf(most)) return most;
-    double sum = 0;
-    constexpr size_t kPart = 4096;
-    for (size_t at = 0; at < logits.size(); at += kPart) {
-        double part = 0;
-        for (float x : logits.subspan(at, std::min(kPart, logits.size() - at)))
-            if (!std::isnan(x)) part += std::exp(double(x) - double(most));
-        sum += part;
-    }
-    return double(most) + std::log(sum);
+    return double(most) + std::log(sum_of_exponentials(logits.data(), count, most));
 }
 
 int top_logits(std::span<const float> logits, int n, Candidate* best) {
     int found = 0;
+    if (n <= 0) return 0;
     for (size_t i = 0; i < logits.size(); ++i) {
         const Candidate c{logits[i], int32_t(i)};
-        if (std::isnan(c.logit) || n <= 0 || (found == n && !better(c, best[n - 1]))) continue;
+        if (std::isnan(c.logit) || (found == n && !better(c, best[n - 1]))) continue;
         int at = found < n ? found++ : n - 1;
         for (; at > 0 && better(c, best[at - 1]); --at) best[at] = best[at - 1];
         best[at] = c;

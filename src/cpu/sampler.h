@@ -37,7 +37,7 @@ struct SampleScratch {
 
 int32_t sample(const SampleInput& input, const SampleScratch& scratch);
 
-// log Σ exp(logits), in float64: summed over parts of 4096, ascending. -inf for a row without a finite logit.
+// log Σ exp(logits), NaN passed over. -inf for a row without a finite logit.
 double log_sum_exp(std::span<const float> logits);
 
 // The n best logits, best first, ties to the lower id; fewer when fewer are comparable. Returns how many.

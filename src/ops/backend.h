@@ -72,6 +72,13 @@ struct LaunchInfo {
     int32_t count = 0;    // times measured
 };
 
+// What the values between ops become where quantised weights multiply them: stay as they are, or integers
+// with one scale for each few values.
+enum class Activations : uint8_t { f32, int16, int8 };
+inline const char* activations_name(Activations a) {
+    return a == Activations::f32 ? "f32" : a == Activations::int16 ? "int16" : "int8";
+}
+
 struct BackendInfo {
     std::string name;                 // "cpu"
     std::string device;               // what the machine calls itself

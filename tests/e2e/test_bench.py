@@ -50,7 +50,8 @@ def test_result_rows_are_appended(execute, tiny, tmp_path):
     for r in rows:
         assert list(r)[: len(ROW)] == ROW
         assert len(r["tok_s"]) == 3 and r["median"] == statistics.median(r["tok_s"])
-        assert (r["backend"], r["kv"], r["activations"], r["n_parallel"]) == ("cpu", "f32", "f32", 1)
+        assert (r["backend"], r["kv"], r["n_parallel"]) == ("cpu", "f32", 1)
+        assert r["activations"] in ("int16", "f32"), "f32 only where the processor lacks the instructions"
         assert r["sm_mhz"] is None and r["temp_c"] is None
         assert r["commit"] and r["command"].startswith("sparkinfer bench ") and str(results) in r["command"]
     assert {r["model"] for r in rows[:4]} == {"tiny"} and {r["model"] for r in rows[4:]} == {"35b"}

@@ -58,11 +58,10 @@ def tiny():
     return make
 
 
-def logits_of(sparkinfer, model, tokens, scratch):
+def logits_of(sparkinfer, model, tokens, scratch, *options):
     np.save(scratch / "tokens.npy", tokens)
-    sparkinfer(
-        "perplexity", model, "--tokens", scratch / "tokens.npy", "--logits-out", scratch / "logits.npy"
-    )
+    files = ["--tokens", scratch / "tokens.npy", "--logits-out", scratch / "logits.npy"]
+    sparkinfer("perplexity", model, *files, *options)
     return np.load(scratch / "logits.npy")
 
 
@@ -92,14 +91,16 @@ def test_greedy(name, source, tiny, run_json):
     check_greedy(answer["token_ids"], oracle, 1e-3, GREEDY_TOKENS)
 
 
+@pytest.mark.parametrize("activations,mean_kl", [("f32", 1e-9), ("int16", 1e-6)])
 @pytest.mark.parametrize("arch", QUANTISED)
-def test_quantised_logits(arch, sparkinfer, tmp_path):
+def test_quantised_logits(arch, activations, mean_kl, sparkinfer, tmp_path):
     """Files of llama.cpp's quantiser against transformers on the weights that the gguf package decodes from them."""
     golden = GOLDEN / "quantised" / arch
     file = GOLDEN / "quantised" / f"{arch}.gguf"
     assert sha256(file) == manifest(golden)["sha256"]
-    ours = logits_of(sparkinfer, file, np.load(golden / "tokens.npy"), tmp_path)
-    check_logits(np.load(golden / "logits.npy"), ours)
+    tokens = np.load(golden / "tokens.npy")
+    ours = logits_of(sparkinfer, file, tokens, tmp_path, "--activations", activations)
+    check_logits(np.load(golden / "logits.npy"), ours, mean_kl, 1e-3 if activations == "f32" else 1e-2)
 
 
 @pytest.mark.parametrize("arch", QUANTISED)

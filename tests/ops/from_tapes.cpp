@@ -345,7 +345,11 @@ int twin(const Output& op, Random& random) {
         for (int t = 0; t < rows; ++t) {
             const Doubles row = slice(logits, int64_t(t) * vocabulary, vocabulary);
             const auto best = std::max_element(row.begin(), row.end());
-            EXPECT_EQ(chosen[size_t(t)].token, best - row.begin()) << m->name << " row " << t;
+            if (m->family() == "cpu int8")  // near the best: its errors are larger than some leads
+                EXPECT_GE(row[size_t(chosen[size_t(t)].token)], *best * (1 - 8 * m->tolerance(0)))
+                    << m->name << " row " << t;
+            else
+                EXPECT_EQ(chosen[size_t(t)].token, best - row.begin()) << m->name << " row " << t;
             EXPECT_EQ(m->slot(slots, t).cursor.index, 4) << m->name << " row " << t;
         }
         ++compared;

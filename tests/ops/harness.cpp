@@ -384,9 +384,16 @@ std::vector<Machine*> machines() {
                                           std::move(backend).value()));
         }
 #else
-        for (int threads : {1, 2, 3})
-            list.push_back(std::make_unique<Machine>("cpu, threads " + std::to_string(threads),
-                                                     make_cpu_backend({threads}).value()));
+        for (const Activations kind : {Activations::f32, Activations::int16, Activations::int8})
+            for (const int threads : {1, 2, 3}) {
+                if (kind != Activations::f32 && threads == 2) continue;
+                auto backend = make_cpu_backend({.threads = threads, .activations = kind}).value();
+                if (backend->info().activations != activations_name(kind)) continue;  // no such instructions
+                const std::string family =
+                    kind == Activations::f32 ? "cpu" : std::string("cpu ") + activations_name(kind);
+                list.push_back(std::make_unique<Machine>(fmt::format("{}, threads {}", family, threads),
+                                                         std::move(backend)));
+            }
 #endif
         return list;
     }();

@@ -75,17 +75,22 @@ class Machine {
     const std::string name;  // "cpu, threads 2"
     // Machines of one family compute the same bits; others come within a tolerance.
     std::string family() const { return name.substr(0, name.find(',')); }
-    // For a device: 16-bit activations.
-    // Many rows: FP16, weights too (their scales round to 11 bits before they meet their codes).
+    bool is_cpu() const { return family().starts_with("cpu"); }
+    // For a device, or integers on the CPU: 16-bit activations.
+    // Many rows on a device: FP16, weights too (their scales round to 11 bits before they meet their codes).
     double tolerance(double cpu, int rows = 1) const {
+        if (family() == "cpu int8") return std::max(cpu, 256 * 1.2e-4);
+        if (family() == "cpu int16") return std::max(cpu, 1.2e-4);
         return family() == "cpu" ? cpu : std::max(cpu, rows > rows_of_one_form() ? 8e-4 : 6e-5);
     }
     // Of silu(gate) · up: two products' errors, the gate's made greater by silu.
     double glu_tolerance(double cpu, int rows = 1) const {
+        if (family() == "cpu int8") return std::max(cpu, 256 * 3e-4);
+        if (family() == "cpu int16") return std::max(cpu, 3e-4);
         return family() == "cpu" ? cpu : std::max(cpu, rows > rows_of_one_form() ? 1.6e-3 : 2e-4);
     }
     // A row's bits do not depend on the number of rows up to so many; beyond, a device has other kernels.
-    int rows_of_one_form() const { return family() == "cpu" ? INT_MAX : 8; }
+    int rows_of_one_form() const { return is_cpu() ? INT_MAX : 8; }
     Backend& backend() { return *backend_; }
 
     // Forgets all tensors; poisons the whole heap with NaN.
