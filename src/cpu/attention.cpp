@@ -1,13 +1,14 @@
 // attention.cpp — grouped-query attention over paged keys and values.   (ops.h: Attention)
 //
 // First all rows of the step go to their pages, then every (row, key/value head) attends to the pages up to
-// its own index. The order of the sums depends on the index alone: scores ascending, values page by page.
+// its own index, a few rows of a sequence in one pass. The order of the sums depends on the index alone:
+// values page by page.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "core/half.h"
-#include "cpu/dot.h"
+#include "cpu/attention_page.h"
 #include "cpu/exponentials.h"
 #include "cpu/math.h"
 #include "cpu/matmul.h"
@@ -15,16 +16,30 @@
 namespace sparkinfer {
 namespace {
 
+constexpr int kMostQueries = 64;  // query heads of one key/value head
+constexpr int kQueries = 12;      // of one pass over the pages, if a row has fewer
+
+// Rows of one sequence, one behind the other.
+struct RowBlock {
+    int32_t first, rows, slot, index;  // index: of the first
+    bool present;                      // else it is one row
+};
+
 struct Scratch {
     VectorParameter q_norm, k_norm, frequency;
-    float* rotation;  // [T, dims]: cos of each pair, then sin of each
-    int32_t group;    // query heads of one key/value head
-    int64_t most;     // tokens that a sequence can hold, whole pages
-    float* q;         // [threads, group, d] rotated queries
-    float* scores;    // [threads, group, most]
+    float* rotation;    // [T, dims]: cos of each pair, then sin of each
+    int32_t group;      // query heads of one key/value head
+    int64_t most;       // tokens that a sequence can hold, whole pages
+    int32_t most_rows;  // of a block
+    RowBlock* block;    // [T]
+    int32_t blocks = 0;
+    int64_t columns;  // most queries of a pass: Q
+    float* q;         // [threads, Q, d] rotated queries
+    float* scores;    // [threads, Q, most]
     float* page;      // [threads, 64, d] keys or values as float32
-    float* part;      // [threads, d] one page's sum of values
-    double* sums;     // [threads, group, d]
+    float* turned;    // [threads, 16, d]
+    float* part;      // [threads, Q, d] one page's sums of values
+    double* sums;     // [threads, Q, d]
     Scratch(Carver& c, const Attention& op, int64_t threads)
         : q_norm(c, op.q_norm),
           k_norm(c, op.k_norm),
@@ -32,23 +47,30 @@ struct Scratch {
           rotation(c.take<float>(int64_t(op.q.rows()) * op.rope.dims)),
           group(op.heads / op.kv.heads),
           most(int64_t(op.slots.max_pages) * kPageTokens),
-          q(c.take<float>(threads * group * op.kv.width)),
-          scores(c.take<float>(threads * group * most)),
+          most_rows(std::clamp(kQueries / group, 1, op.q.rows())),
+          block(c.take<RowBlock>(op.q.rows())),
+          columns(int64_t(most_rows) * group),
+          q(c.take<float>(threads * columns * op.kv.width)),
+          scores(c.take<float>(threads * columns * most)),
           page(c.take<float>(threads * kPageTokens * op.kv.width)),
-          part(c.take<float>(threads * op.kv.width)),
-          sums(c.take<double>(threads * group * op.kv.width)) {}
+          turned(c.take<float>(threads * 16 * op.kv.width)),
+          part(c.take<float>(threads * columns * op.kv.width)),
+          sums(c.take<double>(threads * columns * op.kv.width)) {
+        CHECK(group <= kMostQueries, "{} query heads share one key/value head", group);
+    }
 };
 
 // One thread's part of Scratch.
 struct Work {
-    float *q, *scores, *page, *part;
+    float *q, *scores, *page, *turned, *part;
     double* sums;
     Work(const Scratch& s, int64_t d, int worker)
-        : q(s.q + worker * s.group * d),
-          scores(s.scores + worker * s.group * s.most),
+        : q(s.q + worker * s.columns * d),
+          scores(s.scores + worker * s.columns * s.most),
           page(s.page + worker * kPageTokens * d),
-          part(s.part + worker * d),
-          sums(s.sums + worker * s.group * d) {}
+          turned(s.turned + worker * 16 * d),
+          part(s.part + worker * s.columns * d),
+          sums(s.sums + worker * s.columns * d) {}
 };
 
 // Position that pair `s` turns by; see Rope::sections.
@@ -133,47 +155,83 @@ void append_row(const Attention& op, const Scratch& s, int t) {
     }
 }
 
-// One row and one key/value head: its whole group of query heads.
-void attend(const Attention& op, const Scratch& s, int t, int g, int worker) {
+// Cuts the step into blocks: rows of one sequence, one behind the other, up to what the queries of one pass
+// over the pages may be.
+void find_blocks(const Attention& op, Scratch& s) {
+    s.blocks = 0;
+    for (int32_t t = 0; t < op.q.rows(); ++t) {
+        const LiveRow row = live_row(op.step, op.slots, t);
+        if (s.blocks > 0) {
+            RowBlock& last = s.block[s.blocks - 1];
+            if (row.present && last.present && row.slot == last.slot && row.index == last.index + last.rows &&
+                last.rows < s.most_rows) {
+                ++last.rows;
+                continue;
+            }
+        }
+        s.block[s.blocks++] = {t, 1, row.slot, row.index, row.present};
+    }
+}
+
+// The sums of values, in w.sums: page by page in float64. Rows that see the whole page share a pass over it.
+void sum_values(const Attention& op, const Scratch& s, const RowBlock& b, int g, const Work& w) {
+    const int32_t d = op.kv.width, group = s.group, longest = b.index + b.rows;
+    const int32_t* pages = op.slots.pages(b.slot);
+    const float* p[kMostQueries];
+    float* part[kMostQueries];
+    for (int c = 0; c < b.rows * group; ++c) part[c] = w.part + int64_t(c) * d;
+    std::fill_n(w.sums, int64_t(b.rows) * group * d, 0.0);
+    for (int at = 0; at < longest; at += kPageTokens) {
+        const int count = std::min(kPageTokens, longest - at);
+        const float* v = load_rows(op.kv, page_rows(op.kv, pages[at / kPageTokens], 1, g), count, w.page);
+        for (int c = 0; c < b.rows * group; ++c) p[c] = w.scores + c * s.most + at;
+        const bool together = b.index + 1 - at >= kPageTokens;
+        for (int r = 0; r < b.rows; r += together ? b.rows : 1) {
+            const int first = r * group, columns = together ? b.rows * group : group,
+                      seen = std::min(kPageTokens, b.index + r + 1 - at);
+            if (seen <= 0) continue;
+            page_sums({p + first, columns, v, d, seen, d, part + first});
+            for (int64_t i = int64_t(first) * d; i < int64_t(first + columns) * d; ++i)
+                w.sums[i] += double(w.part[i]);
+        }
+    }
+}
+
+// One block of rows and one key/value head: the whole group of query heads of each row.
+void attend(const Attention& op, const Scratch& s, const RowBlock& b, int g, int worker) {
     const int32_t d = op.kv.width, group = s.group, step = op.gated ? 2 * d : d;
-    float* y = op.y.row(t) + int64_t(g) * group * d;
-    const LiveRow row = live_row(op.step, op.slots, t);
-    if (!row.present) {
-        memset(y, 0, size_t(group) * d * 4);
+    if (!b.present) {
+        memset(op.y.row(b.first) + int64_t(g) * group * d, 0, size_t(group) * size_t(d) * 4);
         return;
     }
     const Work w(s, d, worker);
-    const float* q[64];
-    CHECK(group <= 64, "{} query heads share one key/value head", group);
-    const float* source = op.q.row(t) + int64_t(g) * group * step;
-    for (int h = 0; h < group; ++h) {
-        prepare_head(op, source + int64_t(h) * step, s.q_norm.values, s.rotation + int64_t(t) * op.rope.dims,
-                     w.q + int64_t(h) * d);
-        q[h] = w.q + int64_t(h) * d;
+    const float* q[kMostQueries];
+    const auto source = [&](int c) {
+        return op.q.row(b.first + c / group) + (int64_t(g) * group + c % group) * step;
+    };
+    const int columns = b.rows * group, longest = b.index + b.rows;
+    for (int c = 0; c < columns; ++c) {
+        prepare_head(op, source(c), s.q_norm.values, s.rotation + int64_t(b.first + c / group) * op.rope.dims,
+                     w.q + int64_t(c) * d);
+        q[c] = w.q + int64_t(c) * d;
     }
-    const int length = row.index + 1;
-    const int32_t* pages = op.slots.pages(row.slot);
-    for (int at = 0; at < length; at += kPageTokens) {
-        const int count = std::min(kPageTokens, length - at);
+    const int32_t* pages = op.slots.pages(b.slot);
+    for (int at = 0; at < longest; at += kPageTokens) {
+        const int count = std::min(kPageTokens, longest - at);
         const float* k = load_rows(op.kv, page_rows(op.kv, pages[at / kPageTokens], 0, g), count, w.page);
-        dot_rows(k, d, count, q, group, d, w.scores + at, s.most);
+        page_scores({q, columns, k, count, d, w.scores + at, s.most, w.turned});
     }
-    double inverse[64];
-    for (int h = 0; h < group; ++h) inverse[h] = 1.0 / soften(w.scores + h * s.most, length, op.scale);
-    std::fill_n(w.sums, int64_t(group) * d, 0.0);
-    for (int at = 0; at < length; at += kPageTokens) {
-        const int count = std::min(kPageTokens, length - at);
-        const float* v = load_rows(op.kv, page_rows(op.kv, pages[at / kPageTokens], 1, g), count, w.page);
-        for (int h = 0; h < group; ++h) {
-            weighted_sum(w.scores + h * s.most + at, v, d, count, d, w.part);
-            for (int i = 0; i < d; ++i) w.sums[int64_t(h) * d + i] += double(w.part[i]);
-        }
-    }
-    for (int h = 0; h < group; ++h)
+    double inverse[kMostQueries];
+    for (int c = 0; c < columns; ++c)
+        inverse[c] = 1.0 / soften(w.scores + c * s.most, b.index + c / group + 1, op.scale);
+    sum_values(op, s, b, g, w);
+    for (int c = 0; c < columns; ++c) {
+        float* y = op.y.row(b.first + c / group) + (int64_t(g) * group + c % group) * d;
         for (int i = 0; i < d; ++i) {
-            const float a = float(w.sums[int64_t(h) * d + i] * inverse[h]);
-            y[int64_t(h) * d + i] = op.gated ? a * sigmoid(source[int64_t(h) * step + d + i]) : a;
+            const float a = float(w.sums[int64_t(c) * d + i] * inverse[c]);
+            y[i] = op.gated ? a * sigmoid(source(c)[d + i]) : a;
         }
+    }
 }
 
 }  // namespace
@@ -183,17 +241,18 @@ int64_t scratch_bytes(const Attention& op, int threads) { return measure<Scratch
 void run(const Attention& op, Context& context) {
     CHECK(op.kv.dtype == DType::f32 || op.kv.dtype == DType::bf16 || op.kv.dtype == DType::e4m3,
           "KV pages of {}", dtype_name(op.kv.dtype));
-    const Scratch s(context.scratch, op, context.pool.threads());
+    Scratch s(context.scratch, op, context.pool.threads());
+    find_blocks(op, s);
     context.pool.parallel(op.q.rows(), 4, [&](int64_t begin, int64_t end, int) {
         for (int64_t t = begin; t < end; ++t) append_row(op, s, int(t));
     });
     // Heads outermost: a thread keeps one head's pages in its cache over many rows.
-    const int64_t rows = op.q.rows();
-    context.pool.parallel(rows * op.kv.heads, 1, [&](int64_t begin, int64_t end, int worker) {
+    const int64_t blocks = s.blocks;
+    context.pool.parallel(blocks * op.kv.heads, 1, [&](int64_t begin, int64_t end, int worker) {
         for (int64_t unit = begin; unit < end; ++unit) {
             // Early (short) and late (long) rows alternate, so that equal parts take equal time.
-            const int64_t i = unit % rows, t = i % 2 ? rows - 1 - i / 2 : i / 2;
-            attend(op, s, int(t), int(unit / rows), worker);
+            const int64_t i = unit % blocks, at = i % 2 ? blocks - 1 - i / 2 : i / 2;
+            attend(op, s, s.block[at], int(unit / blocks), worker);
         }
     });
 }

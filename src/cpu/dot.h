@@ -13,9 +13,6 @@ namespace sparkinfer {
 void dot_rows(const float* w, int64_t w_stride, int rows, const float* const* x, int columns, int64_t k,
               float* out, int64_t out_stride);
 
-// out[i] = Σ_j p[j] · v[j * v_stride + i]   i < width, j < rows ascending
-void weighted_sum(const float* p, const float* v, int64_t v_stride, int rows, int width, float* out);
-
 // The two halves of the delta rule on a state S [width, width], each a sweep over all of it; i ascending.
 //   S ← scale · S;      out[j] = Σ_i S[i][j] · k[i]
 void decay_and_read(float* s, int width, float scale, const float* k, float* out);

@@ -50,24 +50,6 @@ TEST(DotRows, BitsDoNotDependOnTheTile) {
     }
 }
 
-// Risk: columns lost at the end of a row that no vector length divides.
-TEST(WeightedSum, MatchesFloat64) {
-    std::mt19937 random(2);
-    for (const int width : {1, 16, 63, 64, 100, 256}) {
-        const int rows = 64, stride = width + 3;
-        const auto p = normals(random, size_t(rows)), v = normals(random, size_t(rows) * size_t(stride));
-        std::vector<float> out(size_t(width) + 1, -7.0f);
-        weighted_sum(p.data(), v.data(), stride, rows, width, out.data());
-        EXPECT_EQ(out.back(), -7.0f) << "written behind the end";
-        for (int i = 0; i < width; ++i) {
-            double want = 0;
-            for (int j = 0; j < rows; ++j)
-                want += double(p[size_t(j)]) * double(v[size_t(j) * size_t(stride) + size_t(i)]);
-            ASSERT_NEAR(double(out[size_t(i)]), want, 1e-5) << width << " " << i;
-        }
-    }
-}
-
 // Risk: a short cut that rounds otherwise than the decoder that defines the format. All bytes are tried:
 // subnormal, infinite and NaN scales too.
 TEST(DecodeRows, ShortCutsGiveTheDecodersBits) {

@@ -30,7 +30,7 @@ inline double most_error(DType kv, double exact) {
 // The same of steps of many rows: a device multiplies with queries and probabilities of 11 bits, of 16 where
 // the pages are F32.
 inline double most_error_many(const Machine& m, DType kv, double exact) {
-    if (m.family() == "cpu") return most_error(kv, exact);
+    if (m.is_cpu()) return most_error(kv, exact);
     return kv == DType::f32 ? 2e-5 : std::max(4e-4, most_error(kv, exact));
 }
 
