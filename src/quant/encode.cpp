@@ -14,6 +14,7 @@ namespace sparkinfer {
 namespace {
 
 constexpr int kBlock = 32;
+constexpr int64_t kAtOnce = 8;  // blocks that are searched together
 constexpr Trials kWeightedTrials{-0.9f, 0.05f, 36};
 
 // One row: where it comes from and where it goes.
@@ -70,57 +71,90 @@ void encode_q8_0(const Row& row) {
     }
 }
 
-// Q4_0 and Q5_0, y = d·(q − half): the value of largest magnitude gets the code 0.
+template <Quant kQuant, int kHalf>
+void encode_symmetric_block(const float* x, typename Format<kQuant>::Block* block) {
+    float extreme = 0;
+    for (int i = 0; i < kBlock; i++)
+        if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
+    const float d = extreme / float(-kHalf), inverse = inverse_of(d);
+    block->d = f32_to_f16(d);
+    uint8_t q[kBlock];
+    for (int i = 0; i < kBlock; i++)
+        q[i] = uint8_t(std::min(2 * kHalf - 1, int(x[i] * inverse + (float(kHalf) + 0.5f))));
+    pack(q, block);
+}
+
+// The weights of `count` blocks from `first` on.
+void weigh_blocks(const Row& row, int64_t first, int count, float spread, float* w) {
+    for (int64_t k = 0; k < count; k++)
+        weigh(row.x + (first + k) * kBlock, row.importance + (first + k) * kBlock, spread, w + k * kBlock);
+}
+
+// Q4_0 and Q5_0, y = d·(q − half): the value of largest magnitude gets the code 0; with importance, the best
+// that a search finds, for several blocks at once.
 template <Quant kQuant, int kHalf>
 void encode_symmetric(const Row& row) {
     const float spread = row.importance ? mean_square(row) : 0;
-    for (int64_t b = 0; b < row.n / kBlock; b++) {
-        const float* x = row.x + b * kBlock;
-        auto& block = block_of<typename Format<kQuant>::Block>(row.out, b);
-        uint8_t q[kBlock];
-        if (const float* importance = useful(row.importance, b * kBlock, kBlock)) {
-            float w[kBlock];
-            int8_t codes[kBlock];
-            weigh(x, importance, spread, w);
-            block.d = f32_to_f16(fit_scale(x, w, kBlock, kHalf, codes));
-            std::copy_n(codes, kBlock, q);
-        } else {
-            float extreme = 0;
-            for (int i = 0; i < kBlock; i++)
-                if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
-            const float d = extreme / float(-kHalf), inverse = inverse_of(d);
-            block.d = f32_to_f16(d);
-            for (int i = 0; i < kBlock; i++)
-                q[i] = uint8_t(std::min(2 * kHalf - 1, int(x[i] * inverse + (float(kHalf) + 0.5f))));
+    const int64_t blocks = row.n / kBlock;
+    for (int64_t b = 0; b < blocks; b += kAtOnce) {
+        const int count = int(std::min(kAtOnce, blocks - b));
+        float w[kAtOnce * kBlock], scales[kAtOnce];
+        int8_t codes[kAtOnce * kBlock];
+        if (row.importance) {
+            weigh_blocks(row, b, count, spread, w);
+            fit_scale({row.x + b * kBlock, w, count, kBlock}, kHalf, scales, codes);
         }
-        pack(q, &block);
+        for (int k = 0; k < count; k++) {
+            auto& block = block_of<typename Format<kQuant>::Block>(row.out, b + k);
+            if (useful(row.importance, (b + k) * kBlock, kBlock)) {
+                uint8_t q[kBlock];
+                std::copy_n(codes + k * kBlock, kBlock, q);
+                block.d = f32_to_f16(scales[k]);
+                pack(q, &block);
+            } else {
+                encode_symmetric_block<kQuant, kHalf>(row.x + (b + k) * kBlock, &block);
+            }
+        }
     }
 }
 
-// Q4_1 and Q5_1, y = d·q + m: the smallest value gets the code 0, the largest the last.
+template <Quant kQuant, int kMax>
+void encode_affine_block(const float* x, typename Format<kQuant>::Block* block) {
+    const auto [min, max] = std::minmax_element(x, x + kBlock);
+    const float d = (*max - *min) / float(kMax), inverse = inverse_of(d);
+    block->d = f32_to_f16(d);
+    block->m = f32_to_f16(*min);
+    uint8_t q[kBlock];
+    for (int i = 0; i < kBlock; i++)
+        q[i] = uint8_t(std::min(kMax, int((x[i] - *min) * inverse + 0.5f)));  // NOLINT: as the reference
+    pack(q, block);
+}
+
+// Q4_1 and Q5_1, y = d·q + m: the smallest value gets the code 0, the largest the last; with importance, the
+// best that a search finds, for several blocks at once.
 template <Quant kQuant, int kMax>
 void encode_affine(const Row& row) {
     const float spread = row.importance ? mean_square(row) : 0;
-    for (int64_t b = 0; b < row.n / kBlock; b++) {
-        const float* x = row.x + b * kBlock;
-        auto& block = block_of<typename Format<kQuant>::Block>(row.out, b);
-        uint8_t q[kBlock];
-        if (const float* importance = useful(row.importance, b * kBlock, kBlock)) {
-            float w[kBlock];
-            weigh(x, importance, spread, w);
-            const ScaleMin fit = fit_scale_min(x, w, kBlock, kMax, kWeightedTrials, q);
-            block.d = f32_to_f16(fit.scale);
-            block.m = f32_to_f16(fit.min);
-        } else {
-            const auto [min, max] = std::minmax_element(x, x + kBlock);
-            const float d = (*max - *min) / float(kMax), inverse = inverse_of(d);
-            block.d = f32_to_f16(d);
-            block.m = f32_to_f16(*min);
-            for (int i = 0; i < kBlock; i++)
-                q[i] =
-                    uint8_t(std::min(kMax, int((x[i] - *min) * inverse + 0.5f)));  // NOLINT: as the reference
+    const int64_t blocks = row.n / kBlock;
+    for (int64_t b = 0; b < blocks; b += kAtOnce) {
+        const int count = int(std::min(kAtOnce, blocks - b));
+        float w[kAtOnce * kBlock];
+        ScaleMin fits[kAtOnce];
+        uint8_t q[kAtOnce * kBlock];
+        if (row.importance) {
+            weigh_blocks(row, b, count, spread, w);
+            fit_scale_min({row.x + b * kBlock, w, count, kBlock}, kMax, kWeightedTrials, fits, q);
         }
-        pack(q, &block);
+        for (int k = 0; k < count; k++) {
+            auto& block = block_of<typename Format<kQuant>::Block>(row.out, b + k);
+            if (useful(row.importance, (b + k) * kBlock, kBlock)) {
+                block.d = f32_to_f16(fits[k].scale);
+                block.m = f32_to_f16(fits[k].min);
+                pack(q + k * kBlock, &block);
+            } else {
+                encode_affine_block<kQuant, kMax>(row.x + (b + k) * kBlock, &block);
+            }
+        }
     }
 }
 

@@ -47,26 +47,32 @@ float even_codes(const float* values, uint8_t* codes) {
     return most / float(kScaleMax);
 }
 
-// The search of one block: sub-blocks first, then the codes of their scales and minima.
-void search_block(const float* x, const float* importance, const Search& search, Codes* codes) {
-    float scales[kSubs], mins[kSubs], weight_of[kSubs];
-    const float spread = 2 * sum_of_squares(x, kBlock) / kBlock;
+// What an error costs at each value of a block, and together at those of a sub-block.
+void weigh_block(const float* x, const float* importance, float* w, float* weight_of) {
+    const float spread = importance ? 2 * sum_of_squares(x, kBlock) / kBlock : 0;
     for (int s = 0; s < kSubs; s++) {
         const float* sub = x + s * kSub;
-        float w[kSub];
-        if (importance) {
-            for (int i = 0; i < kSub; i++)
-                w[i] = importance[s * kSub + i] * std::sqrt(spread + sub[i] * sub[i]);
-        } else {
-            const float root = std::sqrt(sum_of_squares(sub, kSub) / kSub);
-            for (int i = 0; i < kSub; i++) w[i] = root + std::fabs(sub[i]);
-        }
+        const float root = importance ? 0 : std::sqrt(sum_of_squares(sub, kSub) / kSub);
         weight_of[s] = 0;
-        for (int i = 0; i < kSub; i++) weight_of[s] += w[i];
-        const ScaleMin fit = fit_scale_min(sub, w, kSub, search.q_max,
-                                           importance ? search.weighted : search.plain, codes->q + s * kSub);
-        scales[s] = fit.scale;
-        mins[s] = -fit.min;
+        for (int i = 0; i < kSub; i++) {
+            const int at = s * kSub + i;
+            w[at] =
+                importance ? importance[at] * std::sqrt(spread + sub[i] * sub[i]) : root + std::fabs(sub[i]);
+            weight_of[s] += w[at];
+        }
+    }
+}
+
+// The search of one block: sub-blocks first, then the codes of their scales and minima.
+void search_block(const float* x, const float* importance, const Search& search, Codes* codes) {
+    float w[kBlock], weight_of[kSubs], scales[kSubs], mins[kSubs];
+    ScaleMin fits[kSubs];
+    weigh_block(x, importance, w, weight_of);
+    fit_scale_min({x, w, kSubs, kSub}, search.q_max, importance ? search.weighted : search.plain, fits,
+                  codes->q);
+    for (int s = 0; s < kSubs; s++) {
+        scales[s] = fits[s].scale;
+        mins[s] = -fits[s].min;
     }
     if (importance) {
         codes->d = f32_to_f16(fit_positive(scales, weight_of, kSubs, kScaleMax, codes->scale));
@@ -124,16 +130,23 @@ void encode_scale_min(const float* x, int64_t n, const float* importance, std::b
     }
 }
 
-constexpr int kGroup = 16, kGroups = kBlock / kGroup;
+constexpr int kGroup = 16, kGroups = kBlock / kGroup, kAtOnce = 8;
 
 void encode_q6_block(const float* x, const float* importance, Format<Quant::q6_k>::Block* block) {
-    float scales[kGroups], extreme = 0;  // the scale of largest magnitude, with its sign
+    float scales[kGroups], w[kBlock];
     int8_t q[kBlock];
     for (int g = 0; g < kGroups; g++) {
-        scales[g] =
-            fit_scale(x + g * kGroup, useful(importance, g * kGroup, kGroup), kGroup, 32, q + g * kGroup);
-        if (std::fabs(scales[g]) > std::fabs(extreme)) extreme = scales[g];
+        const float* given = useful(importance, g * kGroup, kGroup);
+        for (int i = 0; i < kGroup; i++) {
+            const float value = x[g * kGroup + i];
+            w[g * kGroup + i] = given ? given[i] : value * value;
+        }
     }
+    for (int g = 0; g < kGroups; g += kAtOnce)
+        fit_scale({x + g * kGroup, w + g * kGroup, kAtOnce, kGroup}, 32, scales + g, q + g * kGroup);
+    float extreme = 0;  // the scale of largest magnitude, with its sign
+    for (const float scale : scales)
+        if (std::fabs(scale) > std::fabs(extreme)) extreme = scale;
     std::memset(block, 0, sizeof *block);
     if (std::fabs(extreme) < 1e-15f) return;
     const float inverse = -128.0f / extreme;

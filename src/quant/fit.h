@@ -23,11 +23,17 @@ struct Trials {
     float first = 0, step = 0;
     int steps = 0;
 };
-// Codes q of 0 … q_max for n <= 32 values: q[n].
-ScaleMin fit_scale_min(const float* x, const float* w, int n, int q_max, const Trials& trials, uint8_t* q);
+// Up to 8 groups of up to 32 values, one behind the other: searched side by side, each with the bits it would
+// get alone. An error counts w, at least 0, at each value.
+struct GroupsToFit {
+    const float *x, *w;
+    int groups, values;
+};
+// fits[groups] and their codes q of 0 … q_max, q[groups · values].
+void fit_scale_min(const GroupsToFit& in, int q_max, const Trials& trials, ScaleMin* fits, uint8_t* q);
 
-// Codes of −half … half − 1, stored + half, for n <= 32 values: q[n]. `w` null: w = x². Returns the scale.
-float fit_scale(const float* x, const float* w, int n, int half, int8_t* q);
+// scales[groups] and their codes of −half … half − 1, stored + half, q[groups · values].
+void fit_scale(const GroupsToFit& in, int half, float* scales, int8_t* q);
 
 // Codes of 0 … q_max for n <= 16 values that are at least 0, refined one by one: q[n]. Returns the scale.
 float fit_positive(const float* x, const float* w, int n, int q_max, uint8_t* q);
