@@ -73,12 +73,12 @@ Result<Job> prepare(const QuantizeOptions& o) {
 
 // The importance of a tensor's columns; null where the matrix has none for it.
 Result<const float*> importance_of(const Job& job, const PlannedTensor& p) {
-    if (!job.imatrix) return static_cast<const float*>(nullptr);
+    if (!job.imatrix || !p.converts) return static_cast<const float*>(nullptr);
     const StoredTensor& t = *p.source;
     const auto found = job.imatrix->columns.find(t.name);
     if (found == job.imatrix->columns.end()) return static_cast<const float*>(nullptr);
-    const size_t matrices = t.shape.size() == 3 ? size_t(t.shape[0]) : 1;
-    const size_t expected = matrices * size_t(t.shape.back());
+    const int64_t matrices = row_count(t) / t.shape[t.shape.size() - 2];
+    const auto expected = size_t(matrices * t.shape.back());
     if (found->second.size() == expected) return found->second.data();
     // Rows of embeddings are looked up: their columns were never multiplied by what was measured.
     if (t.name == "token_embd.weight") return static_cast<const float*>(nullptr);

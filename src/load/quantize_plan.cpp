@@ -175,6 +175,9 @@ Result<std::vector<PlannedTensor>> plan_quantization(const Checkpoint& model, co
         const std::optional<Quant> source = stored_quant(t);
         p.converts = !source || *source != p.target;
         if (!p.converts) continue;
+        if (t.shape.back() > INT32_MAX)
+            return bad_input("{}: tensor '{}' has rows of {} values, expected at most {}", model.path(),
+                             t.name, t.shape.back(), INT32_MAX);
         if (!source)
             return bad_input("{}: tensor '{}' has type {}, which has no decoder here", model.path(), t.name,
                              t.type);

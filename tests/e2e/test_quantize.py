@@ -4,6 +4,7 @@ import os
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import time
 
@@ -120,3 +121,28 @@ def test_an_interrupted_run_leaves_nothing(binary, smollm2, tmp_path):
     assert running.wait(60) == 130
     assert running.stderr.read() == b""
     assert left_over(tmp_path) == []
+
+
+def test_stacks_of_stacks(refused, sparkinfer, tmp_path):
+    """Four dimensions: as many matrices as the outer two say, each with columns of its own in an importance matrix."""
+    writer = gguf.GGUFWriter(tmp_path / "in.gguf", "llama")
+    values = np.sin(np.arange(2 * 3 * 4 * 32, dtype=np.float32)).reshape(2, 3, 4, 32)
+    writer.add_tensor("blk.0.odd.weight", values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+    def imatrix(count):
+        path, name = tmp_path / "imatrix", b"blk.0.odd.weight"
+        head = struct.pack("<ii", 1, len(name)) + name + struct.pack("<ii", 1, count)
+        path.write_bytes(head + np.arange(1, count + 1, dtype="<f4").tobytes())
+        return path
+
+    out = tmp_path / "out.gguf"
+    message = refused(3, "quantize", tmp_path / "in.gguf", out, "Q4_0", "--imatrix", imatrix(32))
+    assert "32 values" in message and "expected 192" in message and not out.exists()
+    sparkinfer("quantize", tmp_path / "in.gguf", out, "Q4_0", "--imatrix", imatrix(192))
+    tensor = next(iter(gguf.GGUFReader(out).tensors))
+    decoded = gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(values.shape)
+    assert np.abs(decoded - values).max() < 0.2
