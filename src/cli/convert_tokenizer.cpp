@@ -115,6 +115,9 @@ Result<void> place(const Object& from, const std::string& token, const Json* id,
     if (!id || !json_is_int(*id, &at) || at < 0 || at >= int64_t(v->tokens.size()))
         return bad_input("{}: token {} has the id {}, expected one of the model's, 0 to {}", from.source,
                          json_quote(token), id ? to_json(*id) : "nothing", v->tokens.size() - 1);
+    if (v->kinds[size_t(at)] != kUnused && v->tokens[size_t(at)] != token)
+        return bad_input("{}: tokens {} and {} have the same id {}", from.source,
+                         json_quote(v->tokens[size_t(at)]), json_quote(token), at);
     v->tokens[size_t(at)] = token;
     v->kinds[size_t(at)] = kind;
     return {};

@@ -33,6 +33,7 @@ BROKEN = {
     "id too large": (refused_for(lambda t: t["model"]["vocab"].update({"zz": 512})), "zz"),
     "negative id": (refused_for(lambda t: t["model"]["vocab"].update({"zz": -1})), "zz"),
     "id that is no number": (refused_for(lambda t: t["model"]["vocab"].update({"zz": "x"})), "zz"),
+    "id twice": (refused_for(lambda t: t["model"]["vocab"].update({"zz": 3})), "same id 3"),
     "unigram": (refused_for(lambda t: t["model"].update(type="Unigram")), "Unigram"),
     "byte fallback": (refused_for(lambda t: t["model"].update(byte_fallback=True)), "byte_fallback"),
     "prepends": (refused_for(lambda t: t.update(normalizer={"type": "Prepend"})), "Prepend"),
