@@ -34,7 +34,8 @@ struct Scratch {
     RowBlock* block;    // [T]
     int32_t blocks = 0;
     int64_t columns;  // most queries of a pass: Q
-    float* q;         // [threads, Q, d] rotated queries
+    float* q;         // [threads, d, Q] rotated queries
+    float* row;       // [threads, d] one of them
     float* scores;    // [threads, Q, most]
     float* page;      // [threads, 64, d] keys or values as float32
     float* turned;    // [threads, 16, d]
@@ -51,6 +52,7 @@ struct Scratch {
           block(c.take<RowBlock>(op.q.rows())),
           columns(int64_t(most_rows) * group),
           q(c.take<float>(threads * columns * op.kv.width)),
+          row(c.take<float>(threads * op.kv.width)),
           scores(c.take<float>(threads * columns * most)),
           page(c.take<float>(threads * kPageTokens * op.kv.width)),
           turned(c.take<float>(threads * 16 * op.kv.width)),
@@ -62,10 +64,11 @@ struct Scratch {
 
 // One thread's part of Scratch.
 struct Work {
-    float *q, *scores, *page, *turned, *part;
+    float *q, *row, *scores, *page, *turned, *part;
     double* sums;
     Work(const Scratch& s, int64_t d, int worker)
         : q(s.q + worker * s.columns * d),
+          row(s.row + worker * d),
           scores(s.scores + worker * s.columns * s.most),
           page(s.page + worker * kPageTokens * d),
           turned(s.turned + worker * 16 * d),
@@ -205,21 +208,20 @@ void attend(const Attention& op, const Scratch& s, const RowBlock& b, int g, int
         return;
     }
     const Work w(s, d, worker);
-    const float* q[kMostQueries];
     const auto source = [&](int c) {
         return op.q.row(b.first + c / group) + (int64_t(g) * group + c % group) * step;
     };
     const int columns = b.rows * group, longest = b.index + b.rows;
     for (int c = 0; c < columns; ++c) {
         prepare_head(op, source(c), s.q_norm.values, s.rotation + int64_t(b.first + c / group) * op.rope.dims,
-                     w.q + int64_t(c) * d);
-        q[c] = w.q + int64_t(c) * d;
+                     w.row);
+        for (int i = 0; i < d; ++i) w.q[i * columns + c] = w.row[i];
     }
     const int32_t* pages = op.slots.pages(b.slot);
     for (int at = 0; at < longest; at += kPageTokens) {
         const int count = std::min(kPageTokens, longest - at);
         const float* k = load_rows(op.kv, page_rows(op.kv, pages[at / kPageTokens], 0, g), count, w.page);
-        page_scores({q, columns, k, count, d, w.scores + at, s.most, w.turned});
+        page_scores({w.q, columns, k, count, d, w.scores + at, s.most, w.turned});
     }
     double inverse[kMostQueries];
     for (int c = 0; c < columns; ++c)

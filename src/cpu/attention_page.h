@@ -6,11 +6,11 @@
 
 namespace sparkinfer {
 
-// scores[c · stride + j] = Σ_i q[c][i] · k[j · d + i]   c < columns, j < count, i < d ascending
+// scores[c · stride + j] = Σ_i q[i · columns + c] · k[j · d + i]   c < columns, j < count, i < d ascending
 // Keys are read, and scores written, up to the next multiple of sixteen above count; k has so many rows.
-// turned: room for 16 · d floats.
+// turned: room for 16 · d floats, 64-aligned.
 struct PageScores {
-    const float* const* q;  // [columns] of d
+    const float* q;  // [d, columns]
     int columns;
     const float* k;
     int count, d;

@@ -23,18 +23,18 @@ TEST(AttentionPage, Scores) {
         for (const int count : {1, 16, 17, 64}) {
             const int columns = 31, stride = 64;
             const auto q = normals(random, size_t(columns * d)), k = normals(random, size_t(64 * d));
-            std::vector<const float*> rows;
-            for (int c = 0; c < columns; ++c) rows.push_back(&q[size_t(c * d)]);
-            std::vector<float> scores(size_t(columns * stride)), alone(64), turned(size_t(16 * d));
-            page_scores({rows.data(), columns, k.data(), count, d, scores.data(), stride, turned.data()});
+            std::vector<float> scores(size_t(columns * stride)), alone(64);
+            alignas(64) float turned[16 * 256];
+            page_scores({q.data(), columns, k.data(), count, d, scores.data(), stride, turned});
             for (int c = 0; c < columns; ++c) {
-                page_scores({&rows[size_t(c)], 1, k.data(), count, d, alone.data(), stride, turned.data()});
+                std::vector<float> one(static_cast<size_t>(d));
+                for (int i = 0; i < d; ++i) one[size_t(i)] = q[size_t(i * columns + c)];
+                page_scores({one.data(), 1, k.data(), count, d, alone.data(), stride, turned});
                 for (int j = 0; j < count; ++j) {
                     const float got = scores[size_t(c * stride + j)];
                     ASSERT_EQ(std::bit_cast<uint32_t>(got), std::bit_cast<uint32_t>(alone[size_t(j)]));
                     double want = 0;
-                    for (int i = 0; i < d; ++i)
-                        want += double(q[size_t(c * d + i)]) * double(k[size_t(j * d + i)]);
+                    for (int i = 0; i < d; ++i) want += double(one[size_t(i)]) * double(k[size_t(j * d + i)]);
                     ASSERT_NEAR(double(got), want, 5e-5) << d << " " << count << " " << c << " " << j;
                 }
             }

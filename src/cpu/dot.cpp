@@ -3,13 +3,74 @@
 #include "cpu/dot.h"
 
 #include <algorithm>
+#include <cstring>
 
-#include "cpu/lanes.h"
+// GCC takes a wide vector apart before it inlines into a function that has such registers, and then finds its
+// parts uninitialised.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+#define INLINE __attribute__((always_inline)) inline
 
 namespace sparkinfer {
 namespace {
 
+constexpr int kLanes = 16;
 constexpr int64_t kBlock = 1024;
+
+// Sixteen lanes as one, two or four registers, with the same sums in the same order. Passed by reference
+// only: vectors as values would have a calling convention that depends on the instruction set.
+typedef float V4 __attribute__((vector_size(16)));
+typedef float V8 __attribute__((vector_size(32)));
+typedef float V16 __attribute__((vector_size(64)));
+
+struct Lanes512 {
+    V16 v;
+    INLINE void zero() { v = V16{}; }
+    INLINE void load(const float* p) { memcpy(&v, p, sizeof v); }
+    INLINE void add_product(const Lanes512& a, const Lanes512& b) { v += a.v * b.v; }
+    INLINE void fold(V8& to) const {
+        to = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+             __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+    }
+};
+struct Lanes256 {
+    V8 v[2];
+    INLINE void zero() { v[0] = v[1] = V8{}; }
+    INLINE void load(const float* p) {
+        memcpy(&v[0], p, sizeof v[0]);
+        memcpy(&v[1], p + 8, sizeof v[1]);
+    }
+    INLINE void add_product(const Lanes256& a, const Lanes256& b) {
+        v[0] += a.v[0] * b.v[0];
+        v[1] += a.v[1] * b.v[1];
+    }
+    INLINE void fold(V8& to) const { to = v[0] + v[1]; }
+};
+struct Lanes128 {
+    V4 v[4];
+    INLINE void zero() { v[0] = v[1] = v[2] = v[3] = V4{}; }
+    INLINE void load(const float* p) {
+        for (int i = 0; i < 4; ++i) memcpy(&v[i], p + 4 * i, sizeof v[i]);
+    }
+    INLINE void add_product(const Lanes128& a, const Lanes128& b) {
+        for (int i = 0; i < 4; ++i) v[i] += a.v[i] * b.v[i];
+    }
+    INLINE void fold(V8& to) const {
+        const V4 low = v[0] + v[2], high = v[1] + v[3];
+        to = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+    }
+};
+
+template <class Lanes>
+INLINE float sum_of(const Lanes& lanes) {
+    V8 eight;
+    lanes.fold(eight);
+    const V4 four =
+        __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+    return (four[0] + four[2]) + (four[1] + four[3]);
+}
 
 struct Args {
     const float* w;
@@ -92,99 +153,28 @@ INLINE void all_tiles(const Args& a) {
     for (; c < a.columns; ++c) row_tiles<Lanes, R1, 1>(a, c);
 }
 
-struct StateArgs {
-    float* s;
-    int width;
-    float scale;
-    const float *k, *d, *q;
-    float* out;
-};
-
-// N·16 columns of a state from `at` on.
-template <class Lanes, int N, bool kUpdate>
-INLINE void state_columns(const StateArgs& a, int at) {
-    Lanes acc[N], d[N], scale;
-    scale.fill(a.scale);
-#pragma GCC unroll 16
-    for (int i = 0; i < N; ++i) {
-        acc[i].zero();
-        if (kUpdate) d[i].load(a.d + at + i * kLanes);
-    }
-    for (int row = 0; row < a.width; ++row) {
-        float* s = a.s + int64_t(row) * a.width + at;
-        Lanes k, by;
-        k.fill(a.k[row]);
-        by.fill(kUpdate ? a.q[row] : a.k[row]);
-#pragma GCC unroll 16
-        for (int i = 0; i < N; ++i) {
-            Lanes v;
-            v.load(s + i * kLanes);
-            if (kUpdate)
-                v.add_product(k, d[i]);
-            else
-                v.multiply(scale);
-            v.store(s + i * kLanes);
-            acc[i].add_product(v, by);
-        }
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < N; ++i) acc[i].store(a.out + at + i * kLanes);
-}
-
-template <class Lanes, bool kUpdate>
-INLINE void all_state_columns(const StateArgs& a) {
-    int at = 0;
-    for (; at + 4 * kLanes <= a.width; at += 4 * kLanes) state_columns<Lanes, 4, kUpdate>(a, at);
-    for (; at < a.width; at += kLanes) state_columns<Lanes, 1, kUpdate>(a, at);
-}
-
-template <class Lanes>
-INLINE void state_sweep(const StateArgs& a) {
-    if (a.d)
-        all_state_columns<Lanes, true>(a);
-    else
-        all_state_columns<Lanes, false>(a);
-}
-
 #if defined(__x86_64__)
-__attribute__((target("arch=x86-64-v4"))) void state_v4(const StateArgs& a) { state_sweep<Lanes512>(a); }
-__attribute__((target("arch=x86-64-v3"))) void state_v3(const StateArgs& a) { state_sweep<Lanes256>(a); }
 __attribute__((target("arch=x86-64-v4"))) void dot_v4(const Args& a) { all_tiles<Lanes512, 4, 6, 8>(a); }
 __attribute__((target("arch=x86-64-v3"))) void dot_v3(const Args& a) { all_tiles<Lanes256, 2, 3, 4>(a); }
 #endif
-void state_any(const StateArgs& a) { state_sweep<Lanes128>(a); }
 void dot_any(const Args& a) { all_tiles<Lanes128, 1, 2, 2>(a); }
 
-struct Functions {
-    void (*dot)(const Args&);
-    void (*state)(const StateArgs&);
-};
-Functions choose() {
+using Dot = void (*)(const Args&);
+Dot choose() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("x86-64-v4")) return {dot_v4, state_v4};
-    if (__builtin_cpu_supports("x86-64-v3")) return {dot_v3, state_v3};
+    if (__builtin_cpu_supports("x86-64-v4")) return dot_v4;
+    if (__builtin_cpu_supports("x86-64-v3")) return dot_v3;
 #endif
-    return {dot_any, state_any};
-}
-const Functions& functions() {
-    static const Functions chosen = choose();
-    return chosen;
+    return dot_any;
 }
 
 }  // namespace
 
 void dot_rows(const float* w, int64_t w_stride, int rows, const float* const* x, int columns, int64_t k,
               float* out, int64_t out_stride) {
-    functions().dot(Args{w, w_stride, rows, x, columns, k, out, out_stride});
-}
-
-void decay_and_read(float* s, int width, float scale, const float* k, float* out) {
-    functions().state(StateArgs{s, width, scale, k, nullptr, nullptr, out});
-}
-
-void update_and_read(float* s, int width, const float* k, const float* d, const float* q, float* out) {
-    functions().state(StateArgs{s, width, 0, k, d, q, out});
+    static const Dot chosen = choose();
+    chosen(Args{w, w_stride, rows, x, columns, k, out, out_stride});
 }
 
 }  // namespace sparkinfer

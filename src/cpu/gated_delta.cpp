@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "core/half.h"
-#include "cpu/dot.h"
+#include "cpu/delta_rule.h"
 #include "cpu/math.h"
 #include "cpu/matmul.h"
 #include "ops/state_layout.h"

@@ -6,16 +6,8 @@
 #include <cstring>
 
 #include "core/check.h"
+#include "cpu/targets.h"
 #include "quant/formats.h"
-
-#if defined(__x86_64__)
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // false, within GCC's own immintrin.h
-#endif
-#include <immintrin.h>
-#endif
-
-#define INLINE __attribute__((always_inline)) inline
 
 namespace sparkinfer {
 namespace {
@@ -41,37 +33,20 @@ struct CodeTable {
 constexpr CodeTable kIq4 = {{1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241}, 128};
 constexpr CodeTable kE2m1 = {{12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0}, 12};
 
-INLINE __m128i bytes_at(const std::byte* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("arch=x86-64-v4,avx512vnni"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("arch=x86-64-v4,avx512vnni")
-#endif
+TARGET_BEGIN("arch=x86-64-v4,avx512vnni")
 namespace avx512 {
-#include "cpu/integer_wide512.inl"
+#include "cpu/wide512.inl"
 // Needs Wide.
 #include "cpu/integer_kernels.inl"
 }  // namespace avx512
-#if defined(__clang__)
-#pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("arch=x86-64-v3"))), apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("arch=x86-64-v3")
-#endif
+TARGET_END
+TARGET_BEGIN("arch=x86-64-v3")
 namespace avx2 {
-#include "cpu/integer_wide256.inl"
+#include "cpu/wide256.inl"
 // Needs Wide.
 #include "cpu/integer_kernels.inl"
 }  // namespace avx2
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+TARGET_END
 #endif
 
 IntegerForm choose() {

@@ -1,4 +1,4 @@
-// integer_wide256.inl — Wide for AVX2: a register is eight rows.
+// wide256.inl — Wide for AVX2: a register is eight rows.
 struct Wide {
     static constexpr int kRows = 8;
     using I = __m256i;
@@ -43,6 +43,7 @@ struct Wide {
         return and_(_mm256_loadu_si256(reinterpret_cast<const I*>(x)), all(0x7fffffff));
     }
     static INLINE F load_any(const float* from) { return _mm256_loadu_ps(from); }
+    static INLINE void store_any(float* to, F v) { _mm256_storeu_ps(to, v); }
     static INLINE I nearest(F v) { return _mm256_cvtps_epi32(v); }
     static INLINE int32_t largest(I v) {
         v = larger(v, _mm256_permute4x64_epi64(v, 0x4e));

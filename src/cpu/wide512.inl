@@ -1,4 +1,4 @@
-// integer_wide512.inl — Wide for AVX-512 with VNNI: a register is sixteen rows.
+// wide512.inl — Wide for AVX-512 with VNNI: a register is sixteen rows.
 struct Wide {
     static constexpr int kRows = 16;
     using I = __m512i;
@@ -44,6 +44,7 @@ struct Wide {
     static INLINE I larger(I a, I b) { return _mm512_max_epi32(a, b); }
     static INLINE I magnitude_bits(const float* x) { return and_(_mm512_loadu_si512(x), all(0x7fffffff)); }
     static INLINE F load_any(const float* from) { return _mm512_loadu_ps(from); }
+    static INLINE void store_any(float* to, F v) { _mm512_storeu_ps(to, v); }
     static INLINE I nearest(F v) { return _mm512_cvtps_epi32(v); }
     static INLINE int32_t largest(I v) { return _mm512_reduce_max_epi32(v); }
     static INLINE void sum_halves(const I code[2], int32_t sum[2]) {
