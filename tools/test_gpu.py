@@ -36,7 +36,7 @@ CHECKED = (
 # racecheck follows an arrival on a barrier to that lane's reads only, not through the __syncwarp before it to those of the
 # other lanes, so a ring that one lane frees for its warp looks raced. These cases alone are reported; with every lane
 # arriving racecheck finds nothing in them.
-UNFOLLOWED, UNFOLLOWED_VARIANTS = "LongRows.*", {"linear_add: slab, long rows"}
+UNFOLLOWED, UNFOLLOWED_VARIANTS = "LongRows.*", {"linear_add: slab, passes"}
 CONTEXT = 8192  # of the tiny models, so that every length to 4,097 can be decoded
 
 

@@ -92,7 +92,7 @@ void bind(Binder b, DiffOptions& o) {
     b.integer("-n,--predict", "steps of one token behind the prompt (default 4)", 0, kMaxTokens, o.decode);
     b.integer("--chunk", "prompt tokens of a step (default 64)", 1, 4096, o.chunk);
     b.number("--tolerance",
-             "most relative L2 error of a row of an op's output (default 0.001; 0 for two executors of one "
+             "most relative L2 error of a row of an op's output (default 0.002; 0 for two executors of one "
              "backend)",
              {0, kMaxNumber}, o.tolerance);
     b.stored(o.stored, "f32 beside cpu, else bf16");

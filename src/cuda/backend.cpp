@@ -214,7 +214,7 @@ Result<Compiled> CudaBackend::compile(const Tape& tape) {
     for (size_t i = 0; i < p.launches.size(); ++i) {
         Launch& l = p.launches[i];
         TRY(const int most, dynamic_shared(l.kernel));
-        if (p.rows <= kFewRows) {
+        if (p.rows == 1 && !l.pairs) {  // of several rows, blocks of a kernel stand side by side
             const uint32_t before = i ? p.launches[i - 1].shared : 0;
             const int32_t fixed = device_.shared_block - most,
                           least = least_shared(device_, int32_t(i), int32_t(before)) - fixed;

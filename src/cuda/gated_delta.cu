@@ -1,7 +1,7 @@
 // gated_delta.cu — the gated delta rule with its convolution and state.   (ops.h: GatedDelta, state_layout.h)
 #include "cuda/gated_delta_prepare.cuh"
 #include "cuda/gated_delta_scan.cuh"
-#include "cuda/gated_delta_step.cuh"
+#include "cuda/gated_delta_turns.cuh"
 
 namespace sparkinfer::cuda {
 namespace {
@@ -13,6 +13,20 @@ constexpr int32_t kStepRows = 64;
 // Segments that a device holds at once with so many blocks each: more would only queue.
 int32_t resident_segments(const DeviceInfo& d, int32_t blocks_sm, int32_t blocks_segment) {
     return std::max(1, d.sms * blocks_sm / blocks_segment);
+}
+
+// Segments row by row. One: no spill, and its clusters fit beside the neighbours' blocks. More: three blocks
+// hide the exchanges, and each takes one segment after the other.
+void add_steps(Lowering& l, const DeltaCall& call, int32_t segments) {
+    const int32_t blocks = kDeltaBlocks * call.op.state.value_heads;
+    const auto aligned = [](const auto& x) {
+        return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 4 == 0;
+    };
+    if (segments == 1 || !aligned(call.op.qkv) || !aligned(call.op.z))
+        l.add(delta_step, dim3(blocks, segments), dim3(kDeltaThreads), 0, call, "step");
+    else
+        l.add(delta_step_many, dim3(blocks, std::min(segments, resident_segments(l.device(), 3, blocks))),
+              dim3(kDeltaThreads), 0, call, "step");
 }
 
 // Long segments in chunks; the others row by row, between them.
@@ -33,16 +47,16 @@ void lower_long(Lowering& l, const DeltaCall& call, int32_t segments) {
     p.squares = l.scratch<float>(int64_t(rows) * layer.value_heads * 8);
     p.call.rank = p.plan.rank;
     l.add(delta_plan, dim3(1), dim3(256), 0, p, "plan");
-    // Steps of so many rows are prompts in the main: few of their segments go row by row.
-    const int32_t step_side = std::min(segments, resident_segments(l.device(), 3, blocks));
-    l.add(delta_step<false, 3>, dim3(blocks, step_side), dim3(kDeltaThreads), 0, p.call, "step");
+    add_steps(l, p.call, segments);
 
     const int32_t side_by_side = std::min(longs, resident_segments(l.device(), 1, blocks));
     const int32_t chunks_at_once = int32_t(std::min<int64_t>(chunks, rows / kChunkRows + 8));
     l.add(delta_prepare, dim3(layer.key_heads, chunks_at_once), dim3(kPrepareThreads), PrepareShared::kBytes,
           p, "chunks");
     l.add(delta_scan, dim3(blocks, side_by_side), dim3(kScanThreads), ScanShared::kBytes, p, "scan");
-    l.add(delta_norm, dim3(kChunkRows / 8, chunks_at_once), dim3(256), 0, p, "norm");
+    const int32_t blocks_norm = kChunkRows / 8 * chunks_at_once,
+                  heads_apart = std::clamp(8 * l.device().sms / blocks_norm, 1, layer.value_heads);
+    l.add(delta_norm, dim3(kChunkRows / 8, chunks_at_once, heads_apart), dim3(256), 0, p, "norm");
     l.add(delta_ring, dim3(std::min(segments, kFewRows), layer.value_heads), dim3(256), 0, p.call, "ring");
 }
 
@@ -54,20 +68,10 @@ void lower(Lowering& l, const GatedDelta& op) {
           op.state.value_heads);
     const int32_t rows = op.qkv.rows(), segments = rows < 1 ? 1 : rows < 64 ? rows : 64;
     const DeltaCall p{op, state_layout(op.state), nullptr};
-    const int32_t blocks = kDeltaBlocks * op.state.value_heads;
-    if (rows <= kMaxVerifyRows) {
-        // One row: no spill, and its clusters fit beside the neighbours' blocks. More: three blocks hide the
-        // exchanges.
-        l.add(rows == 1 ? delta_step<true, 2> : delta_step<true, 3>, dim3(blocks, segments),
-              dim3(kDeltaThreads), 0, p, "step");
-        return;
-    }
-    if (rows <= kStepRows) {
-        l.add(delta_step<false, 3>, dim3(blocks, segments), dim3(kDeltaThreads), 0, p, "step");
-        l.add(delta_ring, dim3(segments, op.state.value_heads), dim3(256), 0, p, "ring");
-        return;
-    }
-    lower_long(l, p, segments);
+    if (rows > kStepRows) return lower_long(l, p, segments);
+    add_steps(l, p, segments);
+    if (rows > kMaxVerifyRows)
+        l.add(delta_ring, dim3(std::min(segments, kFewRows), op.state.value_heads), dim3(256), 0, p, "ring");
 }
 
 }  // namespace sparkinfer::cuda

@@ -103,6 +103,7 @@ __device__ inline bool delta_could_be_long(const GatedDelta& o, const Segment& g
 __global__ void __launch_bounds__(256) delta_plan(const __grid_constant__ DeltaChunks p) {
     __shared__ int longs[32], chunks[32];
     wait_for_predecessor();
+    let_successor_start();
     const GatedDelta& o = p.call.op;
     const int segments = o.step.header().segments, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int long_base = 0, chunk_base = 0;

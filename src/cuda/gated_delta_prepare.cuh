@@ -342,6 +342,7 @@ __device__ __forceinline__ void prepare_heads(const DeltaChunks& p, std::byte* s
 __global__ void __launch_bounds__(kPrepareThreads, 2) delta_prepare(const __grid_constant__ DeltaChunks p) {
     extern __shared__ __align__(128) std::byte shared[];
     wait_for_predecessor();
+    let_successor_start();
     const int key_head = blockIdx.x, warp = threadIdx.x / 32, chunks = p.plan.counts[0];
 #pragma unroll 1
     for (int index = blockIdx.y; index < chunks; index += gridDim.y) {

@@ -39,16 +39,18 @@ __global__ void __launch_bounds__(kScanThreads, 1) delta_scan(const __grid_const
     if (threadIdx.x == 0) ScanThread(p, shared).init_barriers();
     __syncthreads();
     wait_for_predecessor();
+    let_successor_start();
     if (threadIdx.x < kScanHalf)
         scan_all<ScanCarrier>(p, shared);
     else
         scan_all<ScanReader>(p, shared);
 }
 
-// Behind delta_scan: y / sqrt(mean(O²) + eps). A block 8 rows of a chunk, a warp a row.
+// Behind delta_scan: y / sqrt(mean(O²) + eps). A block 8 rows of a chunk and every n-th head, a warp a row.
 // Kernel     delta_norm: 40 registers
 __global__ void __launch_bounds__(256) delta_norm(const __grid_constant__ DeltaChunks p) {
     wait_for_predecessor();
+    let_successor_start();
     const GatedDelta& o = p.call.op;
     const int lane = threadIdx.x % 32, chunks = p.plan.counts[0];
     for (int index = blockIdx.y; index < chunks; index += gridDim.y) {
@@ -58,7 +60,7 @@ __global__ void __launch_bounds__(256) delta_norm(const __grid_constant__ DeltaC
         const int t = o.step.segments()[chunk.segment].first_row + chunk.before + row;
         float4* y = reinterpret_cast<float4*>(o.y.row(t)) + lane;
 #pragma unroll 8
-        for (int head = 0; head < o.state.value_heads; ++head) {
+        for (int head = blockIdx.z; head < o.state.value_heads; head += gridDim.z) {
             const float4* squares = reinterpret_cast<const float4*>(p.squares_of(t, head));
             const float4 a = __ldcg(squares), b = __ldcg(squares + 1);
             float4 v = __ldcg(y + head * (kDeltaWidth / 4));

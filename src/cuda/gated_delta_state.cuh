@@ -84,14 +84,16 @@ __device__ inline void delta_write_ring(const DeltaCall& p, const Segment& g, in
     if (threadIdx.x == 0) out.header[head] = {delta_column(start, folded), logged, {0, 0}};
 }
 
-// Behind delta_step<false>. Saves first: they may need columns of state_in that state_out overwrites.
+// Behind delta_step, for long segments. Saves first: they may need columns of state_in that state_out
+// overwrites.
 // Kernel     delta_ring: 40 registers
 __global__ void __launch_bounds__(256) delta_ring(const __grid_constant__ DeltaCall p) {
     wait_for_predecessor();
+    let_successor_start();
     const GatedDelta& o = p.op;
     for (int index = blockIdx.x; index < o.step.header().segments; index += gridDim.x) {
         const Segment& g = o.step.segments()[index];
-        if (!delta_present(o, g)) continue;
+        if (g.rows <= kMaxVerifyRows || !delta_present(o, g)) continue;  // delta_step has written the former
         for (int i = g.first_save; i < g.first_save + g.saves; ++i) {
             const Save save = o.step.saves()[i];
             delta_write_ring(p, g, save.state, save.row - g.first_row + 1, 0);

@@ -11,12 +11,11 @@
 //            The blocks exchange Σo² of up to 8 rows at a time through shared memory.
 // Memory     S once in and once out per segment, 128 KB a head; qkv and z once. Floor at one row: 128·n_v KB.
 // Order      What a block reads of state_in no other cluster writes, but for q and k columns of the ring:
-//            with at most 8 rows in the step none of the 3 columns that are read can be one of those that
-//            are written (of 11). Longer steps leave ring and headers to delta_ring. Within a cluster,
+//            with at most 8 rows in the segment none of the 3 columns that are read can be one of those that
+//            are written (of 11). Longer segments leave ring and headers to delta_ring. Within a cluster,
 //            headers and logs are written once each block has sent a Σo², hence read them.
-// Limits     heads of 128, 4 taps. 288 threads, ≤ 96 registers, 10 KB. sm_90+ (clusters). Trigger: top.
-// Numbers    docs/perf/h200.md
-// Tested     tests/ops/gated_delta.cpp against float64 and cpu/.
+// Limits     heads of 128, 4 taps. 288 threads, ≤ 96 registers, 10 KB (38 KB). sm_90+ (clusters). Trigger:
+// top. Numbers    docs/perf/h200.md Tested     tests/ops/gated_delta.cpp against float64 and cpu/.
 #pragma once
 #include "core/half.h"
 #include "cuda/gated_delta_state.cuh"
@@ -201,8 +200,7 @@ struct DeltaThread {
     __device__ __forceinline__ void finish(int first, int count, int phase);
     __device__ __forceinline__ void write_ring(int slot, int rows_folded, int logged) const;
     __device__ __forceinline__ void write_header(int slot, int rows_folded, int logged) const;
-    template <bool kAlone>
-    __device__ __forceinline__ void save(int r) const;
+    __device__ __forceinline__ void save(int r, bool alone) const;
 };
 
 // The row's channel through convolution and silu; warp 8: also the gates.
@@ -360,6 +358,13 @@ template <bool kOut>
 __device__ __forceinline__ void DeltaThread<kOut>::write_ring(int slot, int rows_folded, int logged) const {
     if (!owns_column) return;
     float* ring = DeltaState(p, slot).ring + channel;
+    if (!logged && rows_folded == g.rows) {  // `last` has them
+#pragma unroll
+        for (int i = 0; i < 3; ++i)
+            if (const int r = rows_folded + i - 3; r >= 0 || slot != g.state_in)
+                ring[int64_t(delta_column(start, r)) * o.state.channels] = last[i];
+        return;
+    }
 #pragma unroll 1
     for (int r = rows_folded - 3; r < rows_folded + logged; ++r) {
         if (r < 0 && slot == g.state_in) continue;  // it lies there
@@ -378,23 +383,24 @@ __device__ __forceinline__ void DeltaThread<kOut>::write_header(int slot, int ro
 
 // Where Step asks for the state after row r.
 template <bool kOut>
-template <bool kAlone>
-__device__ __forceinline__ void DeltaThread<kOut>::save(int r) const {
+__device__ __forceinline__ void DeltaThread<kOut>::save(int r, bool alone) const {
 #pragma unroll 1
     for (int i = 0; i < o.step.segments()[index].saves; ++i) {
         const Save want = o.step.saves()[o.step.segments()[index].first_save + i];
         if (want.row != g.first_row + r) continue;
         store_cells(want.state);
-        if (!kAlone) continue;
+        if (!alone) continue;
         write_ring(want.state, r + 1, 0);
         if (kOut) write_header(want.state, r + 1, 0);
     }
 }
 
-// The segment's rows, of which the first has been read; `phase` counts the exchanges of this cluster.
-template <bool kAlone, bool kOut>
+// The segment's rows, of which the first has been read; `phase` counts the exchanges of this cluster. Ring
+// and headers of longer segments are delta_ring's.
+template <bool kOut>
 __device__ __forceinline__ void delta_segment(DeltaThread<kOut>& me, DeltaInput next, int& phase) {
     const Segment& g = me.g;
+    const bool alone = g.rows <= kMaxVerifyRows;
     const int logged = g.rows - me.folded;
     const bool saves = g.saves > 0;
     int first = 0;
@@ -407,7 +413,7 @@ __device__ __forceinline__ void delta_segment(DeltaThread<kOut>& me, DeltaInput 
             if (r + 1 < g.rows) next = me.input(r + 1);
             if (r == me.folded) me.store_cells(g.state_out);
             me.run_row(in, r, phase);
-            if (saves) me.template save<kAlone>(r);
+            if (saves) me.save(r, alone);
         }
         first += count;
         if (!count) {
@@ -417,15 +423,48 @@ __device__ __forceinline__ void delta_segment(DeltaThread<kOut>& me, DeltaInput 
         }
         if (first == g.rows && g.state_out >= 0) {
             if (!logged) me.store_cells(g.state_out);
-            if (kAlone) me.write_ring(g.state_out, me.folded, logged);
+            if (alone) me.write_ring(g.state_out, me.folded, logged);
         }
         if (kOut) me.finish(first - count, count, phase);
         ++phase;
     } while (first < g.rows);
-    if (kAlone && g.state_out >= 0 && kOut) me.write_header(g.state_out, me.folded, logged);
+    if (alone && g.state_out >= 0 && kOut) me.write_header(g.state_out, me.folded, logged);
 }
 
-template <bool kAlone, bool kOut>
+__device__ __forceinline__ bool delta_has_cursor(const GatedDelta& o, const Segment& g) {
+    return g.rows > 0 && o.step.rows()[g.first_row].flags & kRowFromCursor;
+}
+// What a segment's cursor says, where it is asked.
+struct DeltaCursor {
+    bool stopped;
+    int accepted;  // logged rows to fold
+};
+__device__ __forceinline__ DeltaCursor delta_cursor(const GatedDelta& o, const Segment& g, bool cursor) {
+    DeltaCursor c{false, 0};
+    if (!cursor && delta_accepted_early(g) >= 0) return c;
+    const Cursor& from = o.slots.slot(g.slot).cursor;
+    const int32_t stopped = from.stopped, accepted = from.accepted;  // one wait for both
+    if (cursor) c.stopped = stopped != 0;
+    if (delta_accepted_early(g) < 0) c.accepted = accepted;
+    return c;
+}
+// A segment whose state and first row have been read, and folded where the step says so; after the wait.
+template <bool kOut>
+__device__ __forceinline__ void delta_finish_segment(DeltaThread<kOut>& me, const DeltaInput& next,
+                                                     const DeltaCursor& c, int output, int& phase) {
+    if (c.stopped) {
+        if (kOut)
+            for (int r = 0; r < me.g.rows; ++r) me.o.y.row(me.g.first_row + r)[output] = 0;
+        return;
+    }
+    if (c.accepted > 0) {
+        me.load_columns(c.accepted);
+        me.fold(c.accepted);
+    }
+    delta_segment(me, next, phase);
+}
+
+template <bool kOut>
 __device__ __forceinline__ void delta_run(const DeltaCall& p, DeltaShared& s) {
     const GatedDelta& o = p.op;
     DeltaThread<kOut> me(p, s);
@@ -443,7 +482,7 @@ __device__ __forceinline__ void delta_run(const DeltaCall& p, DeltaShared& s) {
             me.load_cells();
             me.load_columns(max(early, 0));
             me.folded = delta_folded(o, me.g);
-            cursor = me.g.rows > 0 && o.step.rows()[me.g.first_row].flags & kRowFromCursor;
+            cursor = delta_has_cursor(o, me.g);
             me.fold(early);
         }
         if (!waited) {
@@ -454,43 +493,12 @@ __device__ __forceinline__ void delta_run(const DeltaCall& p, DeltaShared& s) {
             delta_sync();  // the last segment's shared memory is no longer read
         }
         if (index >= h.segments) break;
-        if (!kAlone && p.rank && __ldcg(p.rank + index) >= 0) continue;
+        if (p.rank && __ldcg(p.rank + index) >= 0) continue;
         const DeltaInput next = me.g.rows > 0 ? me.input(0) : DeltaInput{};
-        if (cursor && o.slots.slot(me.g.slot).cursor.stopped != 0) {
-            if (kOut)
-                for (int r = 0; r < me.g.rows; ++r) o.y.row(me.g.first_row + r)[output] = 0;
-            continue;
-        }
-        if (early < 0) {
-            const int accepted = delta_accepted(o, me.g);
-            if (accepted > 0) me.load_columns(accepted);
-            me.fold(accepted);
-        }
-        delta_segment<kAlone>(me, next, phase);
+        delta_finish_segment(me, next, delta_cursor(o, me.g, cursor), output, phase);
     }
     if (kOut)
         for (int t = h.rows + blockIdx.y; t < o.y.rows(); t += gridDim.y) o.y.row(t)[output] = 0;
-}
-
-// kAlone: ring and headers too. REQUIRES: at most kMaxVerifyRows rows then.
-// kResidents: blocks that a multiprocessor shall have the registers for.
-// Kernel     delta_step: 96 registers, 9728 bytes
-template <bool kAlone, int kResidents>
-__global__ void __cluster_dims__(kDeltaBlocks, 1, 1) __launch_bounds__(kDeltaThreads, kResidents)
-    delta_step(const __grid_constant__ DeltaCall p) {
-    __shared__ DeltaShared s;
-    let_successor_start();
-    if (threadIdx.x == 0) {
-        barrier_init(&s.arrived[0], 1);
-        barrier_init(&s.arrived[1], 1);
-        barrier_init_fence();
-    }
-    __syncthreads();
-    cluster_arrive_initialised();
-    if (threadIdx.x / 32 < kDeltaWarps)
-        delta_run<kAlone, false>(p, s);
-    else
-        delta_run<kAlone, true>(p, s);
 }
 
 }  // namespace sparkinfer::cuda

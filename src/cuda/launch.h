@@ -22,6 +22,7 @@ struct Launch {
     int32_t pc = 0;                   // instruction of the tape
     const char* op = "";              // its name
     const char* variant = "";         // what explain prints
+    bool pairs = false;               // two blocks share a multiprocessor, and no successor's
 };
 
 // Kernels are wide and narrow by turns, so that a multiprocessor holds a block of one and a block of the

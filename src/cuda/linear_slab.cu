@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <span>
+#include <vector>
 
 #include "cuda/linear_slab_long.cuh"
 
@@ -62,18 +64,23 @@ void share_blocks(SlabLinear& p, int sms) {
     p.more = p.slabs % p.slab_blocks;
 }
 
+// Items of a pass: rows of up to kSlabWarps items take one, and longer ones as few as they can, alike.
+int pass_items(int items) {
+    const int passes = (items + kSlabWarps - 1) / kSlabWarps;
+    return (items + passes - 1) / passes;
+}
 // A slab is a step of the ring.
 template <int kMask, int C, bool kOne>
 bool launch_short(Lowering& l, SlabLinear p) {
     const int items = p.columns / kSlabColumns, slab = items * largest_item<kMask>();
-    p.warps = std::min(items, kSlabWarps);
-    p.groups = kSlabWarps / p.warps;
+    p.warps = pass_items(items);
+    p.groups = kOne ? 1 : kSlabWarps / p.warps;
     share_blocks(p, l.device().sms);
     const int work = p.slabs ? (p.slabs + p.slab_blocks - 1) / p.slab_blocks : 0,
               each = (work + p.groups - 1) / p.groups;
-    p.batch = std::min(each, C == 2 ? 4 : 2);
+    p.batch = std::min(each, 4);
     p.ring_at = int(sizeof(SlabShared<C>)) + (C / 2 + (p.norm ? 1 : 0)) * p.columns * 4 +
-                p.groups * (each > p.batch ? 2 : 1) * p.batch * red_floats<C>(p.warps) * 4;
+                p.groups * (kOne || each > p.batch ? 2 : 1) * p.batch * red_floats<C>(p.warps) * 4;
     p.ring_at = (p.ring_at + 127) / 128 * 128;
     p.stages = 0;
     if (p.slabs) {
@@ -84,71 +91,80 @@ bool launch_short(Lowering& l, SlabLinear p) {
         };
         if (!fit(C == 8) && !fit(true)) return false;
     }
-    p.inverse = 65535 / p.warps + 1, p.stage_bytes = slab, p.steps = 1;
+    p.inverse = 65535 / p.warps + 1, p.stage_bytes = slab;
     launch_grid(l, linear_slab<kMask, C, kOne>, p, p.ring_at + p.stages * slab, "slab");
     return true;
 }
 
-// Warps of a slab, for the least idle time of those that leave room for a ring at all. They set the order of
-// a sum, so rows do not matter here.
-int warps_of_long(const SlabLinear& p, int item, int room) {
-    const int items = p.columns / kSlabColumns;
-    double best = 0;
-    int chosen = 0;
-    for (int warps : {8, 4, 2}) {
-        const int steps = (items + warps - 1) / warps, groups = kSlabWarps / warps;
-        if (room / (warps * item) < (groups - 1) * steps + 1) continue;
-        const double busy = double(items) / (steps * warps);
-        if (busy > best + 0.02) best = busy, chosen = warps;
-    }
-    return chosen;
+// K ≤ 4096 and a slab a block at most.
+bool is_short_of_slabs(const Lowering& l, const SlabLinear& p) {
+    return p.columns <= 2 * kSlabWarps * kSlabColumns && p.slabs <= l.device().sms && !p.denses;
+}
+// Two blocks share each slab where that leaves fewer of them idle. They set the order of a sum, so rows do
+// not matter here.
+bool splits_rows(const Lowering& l, const SlabLinear& p) {
+    if (p.norm || p.denses || p.columns < 16 * kSlabColumns || is_short_of_slabs(l, p)) return false;
+    const int sms = l.device().sms, whole = (p.slabs + sms - 1) / sms,
+              halves = (p.slabs + sms / 2 - 1) / (sms / 2);
+    return 0.55 * halves < whole;
 }
 
-template <int kMask, int C>
-bool launch_long(Lowering& l, SlabLinear p) {
-    constexpr int item = largest_item<kMask>();
-    const auto fixed_for = [&](auto layout, int bytes) { return bytes + (layout.bytes() + 127) / 128 * 128; };
-    const int one_row = fixed_for(ActivationLayout<kMask, 2>{p.columns}, int(sizeof(LongShared<2>)));
-    const int fixed = fixed_for(ActivationLayout<kMask, C>{p.columns}, int(sizeof(LongShared<C>)));
-    share_blocks(p, l.device().sms);
-    p.warps = p.slabs ? warps_of_long(p, item, ring_room(l, true) - one_row) : kSlabWarps;
-    if (!p.warps) return false;
-    p.groups = kSlabWarps / p.warps;
-    p.steps = (p.columns / kSlabColumns + p.warps - 1) / p.warps;
-    p.stages = 0;
-    if (p.slabs) {
-        const int work = (p.slabs + p.slab_blocks - 1) / p.slab_blocks * p.steps,
-                  least = (p.groups - 1) * p.steps + 1;
-        const auto fit = [&](bool whole, int wanted) {
-            p.stages = std::min(
-                {(ring_room(l, whole) - fixed) / (p.warps * item), kMaxStages, std::max(work, least)});
-            return p.stages >= wanted;
-        };
-        // A long row needs the whole multiprocessor to have more than one step under way.
-        if ((C == 8 || !fit(false, std::max(least, std::min(work, 3)))) && !fit(true, least)) return false;
-    }
-    p.inverse = 65535 / p.warps + 1, p.stage_bytes = p.warps * item;
-    launch_grid(l, linear_slab_long<kMask, C>, p, fixed + p.stages * p.warps * item, "slab, long rows");
+// A plan for blocks_sm blocks a multiprocessor; false: there is no room for `wanted` pieces.
+template <int kMask, int C, int kTiles, int kBlocks>
+bool plan_long(const Lowering& l, SlabLinear& p, int blocks_sm, int room, int wanted) {
+    constexpr int kTokens = C / 2 * kTiles, kMostRoundFloats = 4096,
+                  kSums = kTiles * red_floats<C>(kSlabWarps);
+    p.range_items = (p.columns / kSlabColumns + kBlocks - 1) / kBlocks;
+    p.warps = pass_items(p.range_items);
+    p.passes = (p.range_items + p.warps - 1) / p.warps;
+    share_blocks(p, blocks_sm * l.device().sms / kBlocks);
+    const int count = p.each + (p.more > 0), pieces = count * p.passes;
+    p.round = std::clamp(count, 1, kMostRoundFloats / (kTokens * 16));
+    p.batch = std::clamp(count, 1, 4 / kTiles);
+    if (kBlocks > 1 && count > p.round) return false;
+    p.ring_at =
+        int(sizeof(LongShared<kTokens>)) + 4 * ((kTokens + (p.norm ? 1 : 0)) * p.warps * kSlabColumns +
+                                                kBlocks * p.round * kTokens * 16 + 2 * p.batch * kSums);
+    p.ring_at = (p.ring_at + 127) / 128 * 128;
+    p.stage_bytes = p.warps * largest_item<kMask>();
+    p.stages = std::min({(room - p.ring_at) / p.stage_bytes, kMaxStages, pieces});
+    return !p.slabs || p.stages >= std::min(wanted, pieces);
+}
+
+// Many slabs: two blocks a multiprocessor hide each other's waiting. Otherwise a successor's block stands
+// beside this one's; without three pieces under way the memory waits, and then the whole multiprocessor is
+// taken.
+template <int kMask, int C, int kTiles, int kBlocks>
+bool launch_long_with(Lowering& l, SlabLinear p) {
+    const DeviceInfo& d = l.device();
+    const auto plan = [&](int blocks_sm, int room, int wanted) {
+        return plan_long<kMask, C, kTiles, kBlocks>(l, p, blocks_sm, room, wanted);
+    };
+    constexpr bool kPairs = C == 2 && kBlocks == 1;
+    const bool pairs = kPairs && p.slabs >= 6 * d.sms && plan(2, d.shared_sm / 2 - 2048, 3);
+    if (!pairs && (C == 8 || !plan(1, ring_room(l, false), 3)) && !plan(1, ring_room(l, true), 2))
+        return false;
+    const int least = (pairs ? 2 : 1) * d.sms / kBlocks,
+              blocks = std::max(least, p.slab_blocks + p.dense_blocks) * kBlocks;
+    l.add(linear_slab_long<kMask, C, kTiles, kBlocks>, dim3(blocks), dim3(long_threads<C>()),
+          uint32_t(p.ring_at + p.stages * p.stage_bytes), p, "slab, passes");
+    l.launches().back().pairs = pairs;
     return true;
 }
+template <int kMask, int C, int kTiles>
+bool launch_long(Lowering& l, const SlabLinear& p) {
+    return splits_rows(l, p) ? launch_long_with<kMask, C, kTiles, 2>(l, p)
+                             : launch_long_with<kMask, C, kTiles, 1>(l, p);
+}
 
-template <int kMask, int C>
+// kTiles: of C / 2 rows.
+template <int kMask, int C, int kTiles>
 bool launch(Lowering& l, const SlabLinear& p) {
-    constexpr int kFormats = std::popcount(unsigned(kMask));
-    if constexpr (kMask == kMaskAll && C == 8) {
-        return false;  // a rare mixture: rows one by one
-    } else {
-        const int items = p.columns / kSlabColumns;
-        const bool fits = items <= kSlabWarps,
-                   one = items <= 2 * kSlabWarps && p.slabs <= l.device().sms && !p.denses;
-        if constexpr (kFormats > 3 && C == 8) {
-            if (fits || one) return false;  // decoders and four rows do not fit the registers: one by one
-        } else {
-            if (fits) return launch_short<kMask, C, false>(l, p);
-            if (one) return launch_short<kMask, C, true>(l, p);
-        }
-        return launch_long<kMask, C>(l, p);
+    if constexpr (kTiles == 1) {
+        if (p.columns <= kSlabWarps * kSlabColumns) return launch_short<kMask, C, false>(l, p);
+        if (is_short_of_slabs(l, p)) return launch_short<kMask, C, true>(l, p);
     }
+    return launch_long<kMask, C, kTiles>(l, p);
 }
 
 // Rows first … first + count of the op.
@@ -164,13 +180,27 @@ SlabLinear rows_of_op(const SlabLinear& p, int first, int count) {
     return some;
 }
 
-// Four rows at a time, or, where so many do not fit, one.
+// Whether a kernel for several rows has decoders of all these formats: more do not fit the registers.
+constexpr bool takes_rows(int mask) {
+    return std::popcount(unsigned(mask)) <= 1 || mask == (kMask4 | kMask6);
+}
+// Up to eight rows at once, or, where so many do not fit, four or one.
 template <int kMask>
 bool launch_rows(Lowering& l, const SlabLinear& p) {
+    constexpr bool kSome = takes_rows(kMask);
     for (int first = 0; first < p.rows;) {
-        int count = std::min(4, p.rows - first);
-        if (count == 1 || !launch<kMask, 8>(l, rows_of_op(p, first, count))) {
-            if (!launch<kMask, 2>(l, rows_of_op(p, first, 1))) return false;
+        int count = p.rows - first;
+        const auto fits = [&](auto tiles) {
+            constexpr int kTiles = decltype(tiles)::value;
+            count = std::min(4 * kTiles, p.rows - first);
+            if constexpr (kSome)
+                return count > 4 * (kTiles - 1) + (kTiles == 1) &&
+                       launch<kMask, 8, kTiles>(l, rows_of_op(p, first, count));
+            else
+                return false;
+        };
+        if (!fits(std::integral_constant<int, 2>{}) && !fits(std::integral_constant<int, 1>{})) {
+            if (!launch<kMask, 2, 1>(l, rows_of_op(p, first, 1))) return false;
             count = 1;
         }
         first += count;
@@ -178,10 +208,13 @@ bool launch_rows(Lowering& l, const SlabLinear& p) {
     return true;
 }
 
-bool launch_any(Lowering& l, const SlabLinear& p) {
-    if (p.rows > 8 || p.columns % kSlabColumns || p.columns > kMostItems * kSlabColumns) return false;
+int mask_of(const SlabLinear& p) {
     int mask = 0;
     for (int i = 0; i < p.parts; ++i) mask |= slab_mask(p.part[i].kind);
+    return mask;
+}
+bool launch_any(Lowering& l, const SlabLinear& p) {
+    const int mask = mask_of(p);
     switch (mask) {
         case 0: return p.denses > 0 && launch_rows<kMask8>(l, p);
         case kMask4: return launch_rows<kMask4>(l, p);
@@ -202,6 +235,31 @@ bool launch_any(Lowering& l, const SlabLinear& p) {
     }
 }
 
+// What an op multiplies by, and where the results go.
+struct Source {
+    const Weight& w;
+    float* y;
+    int64_t stride;
+};
+// Several rows: formats that have no kernel together one after the other, plain floats with the first.
+bool launch_all(Lowering& l, const SlabLinear& base, std::span<const Source> sources) {
+    if (base.rows > 8 || base.columns % kSlabColumns || base.columns > kMostItems * kSlabColumns)
+        return false;
+    SlabLinear all = base;
+    for (const Source& s : sources)
+        if (!add_part(all, s.w, s.y, s.stride)) return false;
+    const int mask = mask_of(all);
+    if (base.rows == 1 || takes_rows(mask)) return launch_any(l, all);
+    for (int left = mask; left; left &= left - 1) {
+        SlabLinear some = base;
+        for (const Source& s : sources)
+            if (is_slab(s.w.quant) ? slab_mask(slab_kind(s.w.quant)) == (left & -left) : left == mask)
+                add_part(some, s.w, s.y, s.stride);
+        if (!launch_any(l, some)) return false;
+    }
+    return true;
+}
+
 SlabLinear base_of(const Tensor& x, const Weight* norm, float eps) {
     SlabLinear p{};
     p.x = static_cast<const float*>(x.data);
@@ -220,26 +278,24 @@ SlabLinear base_of(const Tensor& x, const Weight* norm, float eps) {
 }  // namespace
 
 bool lower_slab(Lowering& l, const NormLinear& op) {
-    SlabLinear p = base_of(op.x, &op.norm, op.eps);
+    std::vector<Source> sources;
     for (int32_t i = 0; i < op.parts; ++i)
-        if (!add_part(p, op.w[i], static_cast<float*>(op.y[i].data), op.y[i].stride)) return false;
-    return launch_any(l, p);
+        sources.push_back({op.w[i], static_cast<float*>(op.y[i].data), op.y[i].stride});
+    return launch_all(l, base_of(op.x, &op.norm, op.eps), sources);
 }
 
 bool lower_slab(Lowering& l, const LinearAdd& op) {
     SlabLinear p = base_of(op.x, nullptr, 0);
     p.mode = SlabMode::add;
-    if (!is_slab(op.w.quant) || !add_part(p, op.w, static_cast<float*>(op.y.data), op.y.stride)) return false;
-    return launch_any(l, p);
+    const Source source{op.w, static_cast<float*>(op.y.data), op.y.stride};
+    return is_slab(op.w.quant) && launch_all(l, p, {&source, 1});
 }
 
 bool lower_slab(Lowering& l, const LinearGlu& op) {
     SlabLinear p = base_of(op.x, &op.norm, op.eps);
     p.mode = SlabMode::glu;
-    if (op.gate.pairing != Pairing::gate ||
-        !add_part(p, op.gate, static_cast<float*>(op.y.data), op.y.stride))
-        return false;
-    return launch_any(l, p);
+    const Source source{op.gate, static_cast<float*>(op.y.data), op.y.stride};
+    return op.gate.pairing == Pairing::gate && launch_all(l, p, {&source, 1});
 }
 
 bool lower_slab_head(Lowering& l, const Output& op, const Tensor& to) {
@@ -247,9 +303,8 @@ bool lower_slab_head(Lowering& l, const Output& op, const Tensor& to) {
     p.rows = to.rows();
     p.step = op.step;
     p.gather_first = 0;
-    if (!is_slab(op.head.quant) || !add_part(p, op.head, static_cast<float*>(to.data), to.stride))
-        return false;
-    return launch_any(l, p);
+    const Source source{op.head, static_cast<float*>(to.data), to.stride};
+    return is_slab(op.head.quant) && launch_all(l, p, {&source, 1});
 }
 
 }  // namespace sparkinfer::cuda

@@ -9,8 +9,7 @@
 // Memory     weights once, by bulk copies that start before the dependency wait; x and the gains by one bulk
 //            copy each, quantised by the warps that need them. Floor = weight bytes / bandwidth.
 // Limits     80 registers for T = 1 and one format: a block then has a third of a multiprocessor's, and its
-//            successor's always find room beside it. More rows: launched four at a time. Longer rows:
-//            linear_slab_long.cuh.
+//            successor's always find room beside it. More or longer rows: linear_slab_long.cuh.
 // Numbers    docs/perf/h200.md
 // Tested     tests/ops/linear.cpp and from_tapes.cpp against float64, rel. L2 < 6e-5 (16-bit activations).
 #pragma once
@@ -86,8 +85,9 @@ __device__ __forceinline__ void produce_rest(const SlabLinear& p, SlabShared<C>&
     }
 }
 
-// The finished sums of `waiting` slabs, the last of them `slab`: its group's warps share them.
-template <int C>
+// The finished sums of `waiting` slabs, the last of them `slab`: its group's warps share them. kPasses: sets
+// of sums of each.
+template <int C, int kPasses = 1>
 __device__ __forceinline__ void finish_slabs(const SlabLinear& p, const SlabShared<C>& s, const float* x,
                                              const float* red, int group, int own, int slab, int waiting,
                                              float before, int before_of) {
@@ -97,8 +97,10 @@ __device__ __forceinline__ void finish_slabs(const SlabLinear& p, const SlabShar
     for (int q = own; q < waiting * rows; q += p.warps) {
         const int b = C == 2 ? q : q / rows, r = C == 2 ? 0 : q - b * rows,
                   of = slab - (waiting - 1 - b) * p.groups, i = part_of(p, of);
-        float v = slab_sum(red + b * red_floats<C>(p.warps) + r * red_floats<2>(p.warps), p.warps, lane) *
-                  s.factors[i][0];
+        const float* sums = red + b * red_floats<C>(p.warps) + r * red_floats<2>(p.warps);
+        float v = slab_sum(sums, p.warps, lane);
+        if (kPasses == 2) v += slab_sum(sums + red_floats<C>(p.warps), p.warps, lane);
+        v *= s.factors[i][0];
         if (p.norm) v *= rms_of(s.squares[group][r], items, p.inverse_columns, p.eps, x + r * p.columns);
         if (of != before_of || q != own) before = value_before(p, p.part[i], of, r, lane);
         give_slab(p, p.part[i], of, r, v, before, lane);
@@ -125,8 +127,7 @@ __device__ __forceinline__ void consume(const SlabLinear& p, std::byte* ring, fl
         const float m_factor = kMask == kMask8 ? 0.0f : s.factors[part_of(p, slab)][1];
         SlabSums<C> sums;
         sums.clear();
-        item_of<kMask, C>(p.part[i].kind, ring + slot.stage * p.stage_bytes + own * item, f, m_factor, sums,
-                          lane);
+        item_of(p.part[i].kind, ring + slot.stage * p.stage_bytes + own * item, &f, m_factor, &sums, lane);
         __syncwarp();
         if (lane == 0) barrier_arrive(s.empty + slot.stage);
         slot.advance(p.groups, p.stages);
@@ -146,31 +147,35 @@ __device__ __forceinline__ void take_fragments(const SlabLinear& p, const float*
     const float* row = C == 2 || token < p.rows ? x + token * p.columns + item * kSlabColumns : nullptr;
     const float* gains = p.norm ? x + C / 2 * p.columns + item * kSlabColumns : nullptr;
     const float squares = take_item<C>(row, gains, lane, [&](int chain, const ChainValues& c) {
-        place_chain<kMask, C>(
-            f, chain, quantise_chain<Fragments<kMask, C>::kHalves>(c, makes_low_plane<C>(lane)), lane);
+        place_chain<kMask, C>(f, chain,
+                              quantise_chain<Fragments<kMask, C>::kHalves>(c, makes_low_plane(lane)), lane);
     });
     if (lane % 8 == 0) s.squares[group][token][item] = squares;
 }
 
-// The block's only slab, whose items each warp takes one after the other.
+// The block's only slab, of which each warp takes two items, one after the other; as two passes of
+// linear_slab_long.cuh.
 template <int kMask, int C>
 __device__ __forceinline__ void consume_one(const SlabLinear& p, const std::byte* ring, float* red,
                                             SlabShared<C>& s, const float* x, const SlabShare& share, int own,
                                             float before, int before_of) {
     const int lane = threadIdx.x % 32, i = part_of(p, share.first);
     const int item = slab_item_bytes<kMask>(p.part[i].kind);
-    SlabSums<C> sums;
-    sums.clear();
 #pragma unroll 1
-    for (int k = own; k < p.columns / kSlabColumns; k += p.warps) {
-        Fragments<kMask, C> f;
-        take_fragments<kMask, C>(p, x, s, f, 0, k);
-        barrier_wait(s.full, 0);
-        item_of<kMask, C>(p.part[i].kind, ring + k * item, f, s.factors[i][1], sums, lane);
+    for (int pass = 0; pass < 2; ++pass) {
+        const int k = pass * p.warps + own;
+        SlabSums<C> sums;
+        sums.clear();
+        if (k < p.columns / kSlabColumns) {
+            Fragments<kMask, C> f;
+            take_fragments<kMask, C>(p, x, s, f, 0, k);
+            barrier_wait(s.full, 0);
+            item_of(p.part[i].kind, ring + k * item, &f, s.factors[i][1], &sums, lane);
+        }
+        store_sums<C>(sums, red + pass * red_floats<C>(p.warps), p.warps, own, lane);
     }
-    store_sums<C>(sums, red, p.warps, own, lane);
     named_barrier(2, p.warps * 32);
-    finish_slabs<C>(p, s, x, red, 0, own, share.first, 1, before, before_of);
+    finish_slabs<C, 2>(p, s, x, red, 0, own, share.first, 1, before, before_of);
 }
 
 // Blocks that a multiprocessor shall have the registers for: a third one's where no spill comes of it.
@@ -189,7 +194,7 @@ __global__ void __launch_bounds__(kSlabThreads, slab_residents(kMask, C))
     let_successor_start();
     if (block >= p.slab_blocks) {
         if (block < p.slab_blocks + p.dense_blocks && warp < kSlabWarps)
-            return dense_rows<C>(p, block - p.slab_blocks, reinterpret_cast<float2*>(shared));
+            return dense_rows<C / 2>(p, block - p.slab_blocks, reinterpret_cast<float2*>(shared));
         wait_for_predecessor();
         return;
     }

@@ -55,8 +55,10 @@ struct SlabLinear {
     int32_t inverse;       // 65536 / warps, rounded up
     int32_t groups;        // of warps, a slab each
     int32_t stages, stage_bytes;
-    int32_t steps;  // of the ring for a slab
-    int32_t batch;  // slabs of a group between two meetings of its warps
+    // Rows by passes (linear_slab_long.cuh), in which `warps` is the items of one.
+    int32_t passes, range_items;  // of a block; items of its part of K
+    int32_t round;                // slabs that a block takes through all passes before others
+    int32_t batch;                // slabs of a group between two meetings of its warps
     int32_t ring_at;
     SlabMode mode;
 };
@@ -116,12 +118,12 @@ __device__ __forceinline__ const float* source_row(const SlabLinear& p, int r) {
 }
 
 // One item of a part whose format is one of kMask.
-template <int kMask, int C>
-__device__ __forceinline__ void item_of(SlabKind kind, const std::byte* item, const Fragments<kMask, C>& x,
-                                        float m_factor, SlabSums<C>& sums, int lane) {
+template <int kTiles = 1, int kMask, int C>
+__device__ __forceinline__ void item_of(SlabKind kind, const std::byte* item, const Fragments<kMask, C>* x,
+                                        float m_factor, SlabSums<C>* sums, int lane) {
     const auto run = [&](auto tag) {
         constexpr SlabKind F = decltype(tag)::value;
-        if ((kMask & (kMask - 1)) == 0 || kind == F) slab_item<F>(item, x, m_factor, sums, lane);
+        if ((kMask & (kMask - 1)) == 0 || kind == F) slab_item<F, kTiles>(item, x, m_factor, sums, lane);
     };
     const auto if_in_mask = [&](auto tag) {
         if constexpr (kMask & slab_mask(decltype(tag)::value)) run(tag);

@@ -24,10 +24,10 @@ __device__ __forceinline__ float4 load4_l2(const float* p) {
 }
 
 // kDenseRows rows of the plain-float parts: two warps share a row. The gains and its first 2048 columns come
-// before the wait. `red`: [8 warps][C/2].
-template <int C>
+// before the wait. `red`: [8 warps][kRows].
+template <int kRows>
 __device__ __forceinline__ void dense_rows(const SlabLinear& p, int block, float2* red) {
-    constexpr int kRows = C / 2, kFours = 8, kStep = 256;
+    constexpr int kFours = 8, kStep = 256;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, lane64 = warp % 2 * 32 + lane;
     int row = block * kDenseRows + warp / 2, i = 0;
     const bool there = row < p.dense_rows;

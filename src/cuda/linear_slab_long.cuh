@@ -1,176 +1,361 @@
-// linear_slab_long.cuh — linear_slab.cuh for rows too long for registers.
+// linear_slab_long.cuh — linear_slab.cuh for rows of any length, and for up to eight of them.
 // Computes   ops.h: NormLinear, LinearAdd, LinearGlu, the head of Output
-// Shapes     as linear_slab.cuh, K ≤ 32,768
-// Mapping    as linear_slab.cuh, but a slab is shared by 2…8 warps, each with every n-th item of 256 columns,
-//            and the quantised rows lie in shared memory, where every warp finds the items it needs.
-// Memory     as linear_slab.cuh
-// Limits     as linear_slab.cuh
+// Shapes     as linear_slab.cuh, T ≤ 8, K ≤ 32,768
+// Mapping    8 warps and one that requests. K goes by in passes of up to 2048 columns; in a pass a warp has
+// the
+//            same item of 256 columns of every slab of its block, its activations in registers. A slab's sum
+//            over a pass meets in shared memory and is added to those of the passes before. Few slabs with
+//            long rows: two blocks (a cluster) share slabs, half of K each, and the first adds up what both
+//            have.
+// Memory     as linear_slab.cuh; weights are copied by pieces: a slab's items of a pass.
+// Limits     as linear_slab.cuh; 112 registers for one row, so that a successor's block fits.
 // Numbers    docs/perf/h200.md
 // Tested     as linear_slab.cuh
 #pragma once
+#include "cuda/lib/exchange.cuh"
 #include "cuda/linear_slab.cuh"
 
 namespace sparkinfer::cuda {
 
 constexpr int kMostItems = 128;  // columns up to 32,768
 
-template <int C>
+// Shared memory of linear_slab_long: this, then x [T][items of a pass · 256], as many gains, the sums of the
+// passes so far [slabs of a round][T][16], those of the cluster's other blocks, sums of a pass, the ring.
+template <int kTokens>
 struct alignas(128) LongShared {
-    alignas(16) float red[8 * 2 * red_floats<C>(2)];  // [group][turn]: most for eight groups of two warps
-    alignas(16) float squares[C / 2][kMostItems];
-    float factors[kMaxParts][2];
-    uint64_t x_full, full[kMaxStages], empty[kMaxStages];
+    alignas(16) float squares[kTokens][kMostItems];
+    float factors[kMaxParts][2], rms[kTokens];
+    uint64_t x_full, x_empty, full[kMaxStages], empty[kMaxStages];
+    uint64_t sums_full[2], sums_empty[2];  // halves of `red`
 };
 
-// Requests step q of a slab: the items that its warps take at once.
-template <int kMask>
-__device__ __forceinline__ void request_step(const SlabLinear& p, std::byte* ring, uint64_t* full, int slab,
-                                             int q, int stage) {
-    const int items = p.columns / kSlabColumns;
-    const SlabPart& part = p.part[part_of(p, slab)];
-    const int item = slab_item_bytes<kMask>(part.kind), bytes = min(p.warps, items - q * p.warps) * item;
-    barrier_expect(full + stage, bytes);
-    bulk_copy(ring + stage * p.stage_bytes, part.data + (int64_t(slab) * items + q * p.warps) * item, bytes,
-              full + stage);
+// Warps that add up, beside the eight and the one.
+template <int C>
+HD constexpr int long_adders() {
+    return C == 2 ? 0 : 3;
+}
+template <int C>
+HD constexpr int long_threads() {
+    return kSlabThreads + 32 * long_adders<C>();
 }
 
-// A warp, before the wait: barriers and the first steps.
-template <int kMask, int C>
-__device__ __forceinline__ void produce_first_steps(const SlabLinear& p, LongShared<C>& s, std::byte* ring,
-                                                    const SlabShare& share) {
-    const int lane = threadIdx.x % 32;
-    init_ring(&s.x_full, s.full, s.empty, p.stages, p.warps);
-    if (lane < min(p.stages, share.count * p.steps))
-        request_step<kMask>(p, ring, s.full, share.first + lane / p.steps, lane % p.steps, lane);
+// The part of K that a block has, in items.
+struct LongRange {
+    int first, count;
+    __device__ __forceinline__ LongRange(const SlabLinear& p, int rank)
+        : first(rank * p.range_items), count(min(p.range_items, p.columns / kSlabColumns - first)) {}
+};
+// Pieces in the order they are taken: rounds of slabs, passes, slabs.
+struct LongPiece {
+    int round = 0, pass = 0, slab = 0;  // first slab of the round; of the block's
+    __device__ __forceinline__ void advance(const SlabLinear& p, int count) {
+        if (++slab < min(round + p.round, count)) return;
+        if (++pass == p.passes) pass = 0, round += p.round;
+        slab = round;
+    }
+};
+__device__ __forceinline__ int items_of_pass(const SlabLinear& p, const LongRange& range, int pass) {
+    return min(p.warps, range.count - pass * p.warps);
+}
+
+template <int kMask>
+__device__ __forceinline__ void request_piece(const SlabLinear& p, std::byte* ring, uint64_t* full,
+                                              const SlabShare& share, const LongRange& range,
+                                              const LongPiece& piece, int stage) {
+    const int slab = share.first + piece.slab;
+    const SlabPart& part = p.part[part_of(p, slab)];
+    const int item = slab_item_bytes<kMask>(part.kind), bytes = items_of_pass(p, range, piece.pass) * item;
+    const int64_t at = int64_t(slab) * (p.columns / kSlabColumns) + range.first + piece.pass * p.warps;
+    barrier_expect(full + stage, bytes);
+    bulk_copy(ring + stage * p.stage_bytes, part.data + at * item, bytes, full + stage);
+}
+
+// One thread: a pass's columns of the gains (once before the wait), and then of the rows.
+template <int kTokens>
+__device__ __forceinline__ void request_pass_gains(const SlabLinear& p, float* x, uint64_t* x_full,
+                                                   const LongRange& range, int pass) {
+    const int bytes = items_of_pass(p, range, pass) * kSlabColumns * 4,
+              at = (range.first + pass * p.warps) * kSlabColumns;
+    barrier_expect(x_full, (p.rows + (p.norm ? 1 : 0)) * bytes);
+    if (p.norm) bulk_copy_kept(x + kTokens * p.warps * kSlabColumns, p.norm + at, bytes, x_full);
+}
+__device__ __forceinline__ void request_pass_rows(const SlabLinear& p, float* x, uint64_t* x_full,
+                                                  const LongRange& range, int pass) {
+    const int bytes = items_of_pass(p, range, pass) * kSlabColumns * 4,
+              at = (range.first + pass * p.warps) * kSlabColumns;
+#pragma unroll 1
+    for (int r = 0; r < p.rows; ++r)
+        bulk_copy_kept(x + r * p.warps * kSlabColumns, source_row(p, r) + at, bytes, x_full);
+}
+
+// The warp that requests. `x`: of a pass.
+template <int kMask, int kAdders, int kTokens>
+__device__ __forceinline__ void long_produce(const SlabLinear& p, LongShared<kTokens>& s, float* x,
+                                             std::byte* ring, const SlabShare& share,
+                                             const LongRange& range) {
+    const int lane = threadIdx.x % 32, pieces = share.count * p.passes;
+    init_ring(&s.x_full, s.full, s.empty, p.stages, kSlabWarps);
+    if (lane == 0) {
+        barrier_init(&s.x_empty, kSlabWarps);
+        for (int i = 0; kAdders && i < 2; ++i)
+            barrier_init(s.sums_full + i, kSlabWarps), barrier_init(s.sums_empty + i, kAdders);
+        barrier_init_fence();
+        request_pass_gains<kTokens>(p, x, &s.x_full, range, 0);
+    }
+    __syncwarp();
+    LongPiece piece;
+#pragma unroll 1
+    for (int i = 0; i < lane; ++i) piece.advance(p, share.count);
+    if (lane < min(p.stages, pieces)) request_piece<kMask>(p, ring, s.full, share, range, piece, lane);
     if (lane < 2 * kMaxParts && p.part[lane / 2].factor)
         s.factors[lane / 2][lane % 2] = __ldg(p.part[lane / 2].factor + lane % 2);
-    __syncwarp();
-}
-
-// One thread, after the wait: what slots become free for.
-template <int kMask, int C>
-__device__ __forceinline__ void produce_rest_steps(const SlabLinear& p, LongShared<C>& s, std::byte* ring,
-                                                   const SlabShare& share) {
-    Slot slot{0};
-    int slab = share.first + p.stages / p.steps, q = p.stages % p.steps;
-#pragma unroll 1
-    for (int n = p.stages; n < share.count * p.steps; ++n) {
-        barrier_wait_alone(s.empty + slot.stage, slot.turn & 1);
-        request_step<kMask>(p, ring, s.full, slab, q, slot.stage);
-        slot.advance(1, p.stages);
-        if (++q == p.steps) q = 0, ++slab;
-    }
-}
-
-template <int kMask, int C>
-__device__ __forceinline__ void consume_steps(const SlabLinear& p, std::byte* ring, const std::byte* act,
-                                              LongShared<C>& s, const SlabShare& share) {
-    const ActivationLayout<kMask, C> at{p.columns};
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int items = p.columns / kSlabColumns, steps = p.steps;
-    const int group = warp * p.inverse >> 16, own = warp - group * p.warps;
-    int other = red_floats<C>(p.warps);
-    float* red = s.red + group * 2 * other;
-#pragma unroll 1
-    for (int i = group; i < share.count; i += p.groups) {
-        const int slab = share.first + i, of = part_of(p, slab);
-        const SlabPart& part = p.part[of];
-        const int item = slab_item_bytes<kMask>(part.kind);
-        SlabSums<C> sums;
-        sums.clear();
-        const float before = own < p.rows ? value_before(p, part, slab, own, lane) : 0.0f;
-        uint32_t turn = i * steps / p.stages;
-        Slot slot{int(i * steps - turn * p.stages), turn};
-#pragma unroll 1
-        for (int kb = own; kb < steps * p.warps; kb += p.warps, slot.advance(1, p.stages)) {
-            // A slot's parity aliases for a group that runs a whole phase ahead of another: see it emptied
-            // before waiting for it full.
-            if (p.groups > 1 && slot.turn) barrier_wait(s.empty + slot.stage, (slot.turn - 1) & 1);
-            barrier_wait(s.full + slot.stage, slot.turn & 1);
-            if (kb < items) {
-                Fragments<kMask, C> x;
-                at.load(x, act, kb, lane);
-                item_of<kMask, C>(part.kind, ring + slot.stage * p.stage_bytes + own * item, x,
-                                  s.factors[of][1], sums, lane);
-            }
-            __syncwarp();
-            if (lane == 0) barrier_arrive(s.empty + slot.stage);
-        }
-        store_sums<C>(sums, red, p.warps, own, lane);
-        named_barrier(2 + group, p.warps * 32);
-#pragma unroll 1
-        for (int r = own; r < p.rows; r += p.warps) {
-            float v = slab_sum(red + r * red_floats<2>(p.warps), p.warps, lane) * s.factors[of][0];
-            if (p.norm) v *= rms_of(s.squares[r], items, p.inverse_columns, p.eps, source_row(p, r));
-            give_slab(p, part, slab, r, v, r == own ? before : value_before(p, part, slab, r, lane), lane);
-        }
-        red += other, other = -other;
-    }
-}
-
-// A lane's chains of an item from rows in global memory, as take_item.
-template <int C, class Give>
-__device__ __forceinline__ float take_item_global(const float* row, const float* gains, int lane, Give give) {
-    float squares[C];
-#pragma unroll
-    for (int ch = 0; ch < C; ++ch) {
-        const int column = chain_column<C>(ch, lane);
-        ChainValues c = {};
-        if (row) c = load_chain([&](int k) { return load2_l2(row + k); }, column);
-        squares[ch] = chain_squares(c);
-        if (gains) {
-            const ChainValues gain =
-                load_chain([&](int k) { return __ldg(reinterpret_cast<const float2*>(gains + k)); }, column);
-#pragma unroll
-            for (int i = 0; i < 8; ++i) c.v[i] *= gain.v[i];
-        }
-        give(ch, c);
-    }
-    return item_squares<C>(squares);
-}
-
-// Kernel     linear_slab_long: 168 registers
-template <int kMask, int C>
-__global__ void __launch_bounds__(kSlabThreads, C == 2 ? 2 : 1)
-    linear_slab_long(const __grid_constant__ SlabLinear p) {
-    extern __shared__ __align__(128) std::byte shared[];
-    const int block = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    let_successor_start();
-    if (block >= p.slab_blocks) {
-        if (block < p.slab_blocks + p.dense_blocks && warp < kSlabWarps)
-            return dense_rows<C>(p, block - p.slab_blocks, reinterpret_cast<float2*>(shared));
-        wait_for_predecessor();
-        return;
-    }
-    const ActivationLayout<kMask, C> at{p.columns};
-    LongShared<C>& s = *reinterpret_cast<LongShared<C>*>(shared);
-    std::byte* act = shared + sizeof(LongShared<C>);
-    std::byte* ring = act + (at.bytes() + 127) / 128 * 128;
-    const SlabShare share(p, block);
-    if (warp == kSlabWarps) {
-        produce_first_steps<kMask, C>(p, s, ring, share);
-        __syncthreads();
-        wait_for_predecessor();
-        if (lane == 0) produce_rest_steps<kMask, C>(p, s, ring, share);
-        return;
-    }
-    const float* row = source_row(p, token_of<C>(lane));
     __syncthreads();
     wait_for_predecessor();
+    if (lane != 0) return;
+    request_pass_rows(p, x, &s.x_full, range, 0);
 #pragma unroll 1
-    for (int item = warp; item < p.columns / kSlabColumns; item += kSlabWarps) {
-        const float squares = take_item_global<C>(
-            row ? row + item * kSlabColumns : nullptr, p.norm ? p.norm + item * kSlabColumns : nullptr, lane,
-            [&](int chain, const ChainValues& c) {
-                at.store(act, item, chain,
-                         quantise_chain<Fragments<kMask, C>::kHalves>(c, makes_low_plane<C>(lane)), lane);
-            });
-        if (lane % 8 == 0) s.squares[token_of<C>(lane)][item] = squares;
+    for (int i = 0; i < p.stages; ++i) piece.advance(p, share.count);
+    const int rounds = (share.count + p.round - 1) / p.round;
+    int asked = 0;  // passes of all rounds whose rows have been requested
+    const auto ask_until = [&](int pass) {
+#pragma unroll 1
+        while (asked < pass) {
+            barrier_wait_alone(&s.x_empty, asked & 1);
+            const int next = ++asked % p.passes;
+            request_pass_gains<kTokens>(p, x, &s.x_full, range, next);
+            request_pass_rows(p, x, &s.x_full, range, next);
+        }
+    };
+    Slot slot{0};
+#pragma unroll 1
+    for (int n = p.stages; n < pieces; ++n) {
+        ask_until(piece.round / p.round * p.passes + piece.pass);
+        barrier_wait_alone(s.empty + slot.stage, slot.turn & 1);
+        request_piece<kMask>(p, ring, s.full, share, range, piece, slot.stage);
+        slot.advance(1, p.stages);
+        piece.advance(p, share.count);
     }
-    if (threadIdx.x < C / 2)  // what rms_of reads behind the items
+    ask_until(rounds * p.passes - 1);
+}
+
+// A warp's work on the block's slabs.
+template <int kMask, int C, int kTiles, int kBlocks>
+struct LongConsumer {
+    static constexpr int kTokens = C / 2 * kTiles, kTileFloats = red_floats<C>(kSlabWarps),
+                         kAdders = long_adders<C>();
+    const SlabLinear& p;
+    LongShared<kTokens>& s;
+    const float* x;
+    float *acc, *remote, *red;  // red: [2][batch][kTiles][kTileFloats]
+    std::byte* ring;
+    const SlabShare share;
+    const LongRange range;
+    int rank, warp, lane;
+    Slot slot{0};
+    int used = 0, batches = 0;  // half of red; batches before this one
+
+    __device__ __forceinline__ void take(Fragments<kMask, C> (&f)[kTiles], int pass) {
+        const int width = p.warps * kSlabColumns, item = pass * p.warps + warp;
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+            const int token = tile * 4 + token_of<C>(lane);
+            const float* row = C == 2 || token < p.rows ? x + token * width + warp * kSlabColumns : nullptr;
+            const float* gains = p.norm ? x + kTokens * width + warp * kSlabColumns : nullptr;
+            const float squares = take_item<C>(row, gains, lane, [&](int chain, const ChainValues& c) {
+                place_chain<kMask, C>(f[tile], chain,
+                                      quantise_chain<Fragments<kMask, C>::kHalves>(c, makes_low_plane(lane)),
+                                      lane);
+            });
+            if (lane % 8 == 0) s.squares[token][range.first + item] = squares;
+        }
+    }
+    // 1/rms of the rows, by warp `own` of `warps`, before they meet at barrier 3.
+    __device__ __forceinline__ void find_rms(int own, int warps) {
+        if (!p.norm) return;
+        for (int r = own; r < p.rows; r += warps) {
+            const float v =
+                rms_of(s.squares[r], p.columns / kSlabColumns, p.inverse_columns, p.eps, source_row(p, r));
+            if (lane == 0) s.rms[r] = v;
+        }
+        named_barrier(3, warps * 32);
+    }
+    // Adds up slabs `last - waiting + 1` … `last` of the block over a pass: the share of warp `own` of
+    // `warps`. Half a warp has a row of x and a slab, each lane a row of the slab.
+    __device__ __forceinline__ void add_up(int round, int pass, int last, int waiting, int own, int warps) {
+        const int rows = C == 2 ? 1 : p.rows, all = waiting * rows, place = lane % 16;
+#pragma unroll 1
+        for (int first = own * 2; first < all; first += warps * 2) {
+            const int q = min(first + lane / 16, all - 1), b = C == 2 ? q : q / rows,
+                      r = C == 2 ? 0 : q - b * rows, i = last - waiting + 1 + b;
+            const float4* v = reinterpret_cast<const float4*>(
+                red + (used * p.batch + b) * kTiles * kTileFloats + r * red_floats<2>(kSlabWarps) +
+                place * red_stride(kSlabWarps));
+            const float4 x = v[0], y = v[1];  // as slab_sum
+            float sum = ((x.x + x.y) + (x.z + x.w)) + ((y.x + y.y) + (y.z + y.w));
+            const int at = ((i - round) * kTokens + r) * 16 + place;
+            if (pass) sum = acc[at] + sum;
+            const bool there = first + lane / 16 < all;
+            if (pass + 1 < p.passes || (kBlocks > 1 && rank == 0)) {
+                if (there) acc[at] = sum;
+            } else if (kBlocks > 1) {
+                float* to = remote + (rank - 1) * p.round * kTokens * 16 + at;
+                if (there) peer_store(peer_address(shared_address(to), 0), sum);
+            } else {
+                give_long(share.first + i, r, sum, there);
+            }
+        }
+    }
+    // The finished sum of row `lane % 16` of a slab for row r of x, to y. All lanes.
+    __device__ __forceinline__ void give_long(int slab, int r, float v, bool there) {
+        const SlabPart& part = p.part[part_of(p, slab)];
+        v *= s.factors[part_of(p, slab)][0];
+        if (p.norm) v *= s.rms[r];
+        float* y = part.y + r * part.y_stride;
+        const int place = lane % 16;
+        if (p.mode == SlabMode::glu) {
+            v = fast_silu(v) * __shfl_sync(kWholeWarp, v, (lane & 16) + lane % 8 + 8);
+            if (there && place < 8) y[slab * 8 + place] = v;
+        } else if (there) {
+            y += slab * 16 + place;
+            *y = p.mode == SlabMode::add ? load_l2(y) + v : v;
+        }
+    }
+    // After a batch of slabs, by a warp that multiplies.
+    __device__ __forceinline__ void batch_done(int round, int pass, int last, int waiting) {
+        if constexpr (kAdders) {
+            __syncwarp();
+            if (lane == 0) barrier_arrive(s.sums_full + used);
+        } else {
+            named_barrier(1, kSlabWarps * 32);
+            add_up(round, pass, last, waiting, warp, kSlabWarps);
+        }
+        used ^= 1, ++batches;
+    }
+    __device__ __forceinline__ void slabs_of_pass(const Fragments<kMask, C> (&f)[kTiles], int round, int end,
+                                                  int pass) {
+        const bool mine = warp < items_of_pass(p, range, pass);
+        int waiting = 0;
+#pragma unroll 1
+        for (int i = round; i < end; ++i) {
+            barrier_wait(s.full + slot.stage, slot.turn & 1);
+            const int slab = share.first + i, of = (kMask & (kMask - 1)) ? part_of(p, slab) : 0;
+            const SlabKind kind = p.part[of].kind;
+            const float m_factor = kMask == kMask8 ? 0.0f : s.factors[part_of(p, slab)][1];
+            const std::byte* item = ring + slot.stage * p.stage_bytes + warp * slab_item_bytes<kMask>(kind);
+            SlabSums<C> sums[kTiles];
+            for (SlabSums<C>& some : sums) some.clear();
+            if (mine) item_of<kTiles>(kind, item, f, m_factor, sums, lane);
+            __syncwarp();
+            if (lane == 0) barrier_arrive(s.empty + slot.stage);
+            slot.advance(1, p.stages);
+            if (kAdders && !waiting && batches > 1) barrier_wait(s.sums_empty + used, (batches / 2 - 1) & 1);
+            float* to = red + (used * p.batch + waiting) * kTiles * kTileFloats;
+#pragma unroll
+            for (int tile = 0; tile < kTiles; ++tile)
+                store_sums<C>(sums[tile], to + tile * kTileFloats, kSlabWarps, warp, lane);
+            if (++waiting < p.batch && i + 1 < end) continue;
+            batch_done(round, pass, i, waiting);
+            waiting = 0;
+        }
+    }
+    // A warp that multiplies.
+    __device__ __forceinline__ void run() {
+        int done = 0;  // passes of all rounds
+#pragma unroll 1
+        for (int round = 0; round < share.count; round += p.round)
+#pragma unroll 1
+            for (int pass = 0; pass < p.passes; ++pass, ++done) {
+                Fragments<kMask, C> f[kTiles];
+                barrier_wait(&s.x_full, done & 1);
+                if (warp < items_of_pass(p, range, pass)) take(f, pass);
+                __syncwarp();
+                if (lane == 0) barrier_arrive(&s.x_empty);
+                if (!kAdders && !round && pass + 1 == p.passes) {
+                    named_barrier(1, kSlabWarps * 32);
+                    find_rms(warp, kSlabWarps);
+                }
+                slabs_of_pass(f, round, min(round + p.round, share.count), pass);
+            }
+    }
+    // A warp that adds up, `own` of kAdders.
+    __device__ __forceinline__ void run_adder(int own) {
+#pragma unroll 1
+        for (int round = 0; round < share.count; round += p.round)
+#pragma unroll 1
+            for (int pass = 0; pass < p.passes; ++pass) {
+                const int end = min(round + p.round, share.count);
+#pragma unroll 1
+                for (int i = round; i < end; i += p.batch) {
+                    const int waiting = min(p.batch, end - i);
+                    barrier_wait(s.sums_full + used, (batches / 2) & 1);
+                    if (i == 0 && pass + 1 == p.passes) find_rms(own, kAdders);
+                    add_up(round, pass, i + waiting - 1, waiting, own, kAdders);
+                    __syncwarp();
+                    if (lane == 0) barrier_arrive(s.sums_empty + used);
+                    used ^= 1, ++batches;
+                }
+            }
+    }
+    // What all blocks of the cluster have, by its first: warp `own` of `warps`.
+    __device__ __forceinline__ void merge(int own, int warps) {
+        cluster_arrive();
+        if (rank) return;
+        cluster_wait();
+#pragma unroll 1
+        for (int first = own * 2; first < share.count * p.rows; first += warps * 2) {
+            const bool there = first + lane / 16 < share.count * p.rows;
+            const int q = there ? first + lane / 16 : first, i = q / p.rows, r = q - i * p.rows,
+                      at = (i * kTokens + r) * 16 + lane % 16;
+            float v = acc[at];
+#pragma unroll
+            for (int other = 1; other < kBlocks; ++other)
+                v += remote[(other - 1) * p.round * kTokens * 16 + at];
+            give_long(share.first + i, r, v, there);
+        }
+    }
+};
+
+// kTiles: of C / 2 rows. kBlocks: of a cluster, which share slabs.
+// Kernel     linear_slab_long: 224 registers
+template <int kMask, int C, int kTiles, int kBlocks>
+__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(long_threads<C>(), C == 2 ? 2 : 1)
+    linear_slab_long(const __grid_constant__ SlabLinear p) {
+    using Consumer = LongConsumer<kMask, C, kTiles, kBlocks>;
+    constexpr int kTokens = Consumer::kTokens;
+    extern __shared__ __align__(128) std::byte shared[];
+    const int rank = kBlocks > 1 ? cluster_rank() : 0, block = int(blockIdx.x) / kBlocks,
+              lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (kBlocks > 1) cluster_arrive_initialised();
+    let_successor_start();
+    if (block >= p.slab_blocks) {
+        if (kBlocks == 1 && block < p.slab_blocks + p.dense_blocks && warp < kSlabWarps)
+            return dense_rows<kTokens>(p, block - p.slab_blocks, reinterpret_cast<float2*>(shared));
+        wait_for_predecessor();
+        return;
+    }
+    LongShared<kTokens>& s = *reinterpret_cast<LongShared<kTokens>*>(shared);
+    float* x = reinterpret_cast<float*>(&s + 1);
+    float* acc = x + (kTokens + (p.norm ? 1 : 0)) * p.warps * kSlabColumns;
+    float* remote = acc + p.round * kTokens * 16;
+    float* red = remote + (kBlocks - 1) * p.round * kTokens * 16;
+    std::byte* ring = shared + p.ring_at;
+    const SlabShare share(p, block);
+    const LongRange range(p, rank);
+    if (warp == kSlabWarps)
+        return long_produce<kMask, Consumer::kAdders, kTokens>(p, s, x, ring, share, range);
+    if (threadIdx.x < kTokens)  // what rms_of reads behind the items
         for (int i = p.columns / kSlabColumns; i % 4; ++i) s.squares[threadIdx.x][i] = 0;
-    named_barrier(1, kSlabWarps * 32);
-    consume_steps<kMask, C>(p, ring, act, s, share);
+    __syncthreads();
+    wait_for_predecessor();
+    Consumer c{p, s, x, acc, remote, red, ring, share, range, rank, warp, lane};
+    if (kBlocks > 1) cluster_wait();
+    // Those who add up follow the one who requests.
+    const bool adds = warp > kSlabWarps;
+    if (adds)
+        c.run_adder(warp - kSlabWarps - 1);
+    else
+        c.run();
+    if constexpr (kBlocks > 1) c.merge(adds ? warp - 1 : warp, kSlabWarps + Consumer::kAdders);
 }
 
 }  // namespace sparkinfer::cuda

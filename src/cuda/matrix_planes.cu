@@ -1,4 +1,5 @@
 #include "cuda/matrix_planes.cuh"
+#include "cuda/pack_rows.h"
 
 #include <algorithm>
 
@@ -9,8 +10,13 @@ PackedRows add_pack(Lowering& l, const PlaneRows& rows, int32_t padded, const in
                     int32_t copies) {
     PackedRows to{nullptr, nullptr, padded, (rows.columns + kPackColumns - 1) / kPackColumns * kPackColumns};
     to.data = l.scratch<std::byte>(2 * to.plane_bytes());
-    const unsigned threads = unsigned(std::min(kPackThreads, (to.columns / 8 + 31) / 32 * 32));
-    l.add(pack_planes, dim3(unsigned(rows.rows)), dim3(threads), 0, {rows, to, place, copies}, "pack");
+    const PackPlanes p{rows, to, place, copies};
+    constexpr int32_t kWarps = kPackThreads / 32;
+    if (to.columns <= 512 || (to.columns <= 2048 && rows.rows >= kManyRows))
+        l.add(pack_planes<32, 8>, dim3(unsigned(rows.rows + kWarps - 1) / kWarps), dim3(kPackThreads), 0, p,
+              "pack");
+    else
+        l.add(pack_planes<kPackThreads, 1>, dim3(unsigned(rows.rows)), dim3(kPackThreads), 0, p, "pack");
     return to;
 }
 

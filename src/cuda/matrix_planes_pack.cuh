@@ -1,12 +1,15 @@
 // matrix_planes_pack.cuh — rows of float32 as two planes of BF16, for matrix_planes.
 // Computes   n = x, or x / sqrt(mean(x²) + eps) · norm;  n = high + low to 2^-18
 // Shapes     x [R, K] F32   norm [K]   to: PackedRows of two planes (packed_rows.cuh)
-// Mapping    a block a row; a thread takes every blockDim-th run of eight columns.
-// Memory     reads 4·R·K bytes, with a norm a second time from the caches, and writes as many a place.
+// Mapping    kThreads a row, a warp or a block; a thread takes every kThreads-th run of eight columns and
+// keeps
+//            the first kKept of them in registers.
+// Memory     reads 4·R·K bytes, what is not kept a second time from the caches, and writes as many a place.
 // Limits     none on shapes and alignment; columns beyond K become zeros, places of no row keep what they
 //            were. sm_80+.
 // Tested     tests/ops/linear_many.cpp
 #pragma once
+#include "cuda/lib/math.cuh"
 #include "cuda/lib/mma_bf16.cuh"
 #include "cuda/lib/pdl.cuh"
 #include "cuda/lib/reduce.cuh"
@@ -44,32 +47,51 @@ __device__ __forceinline__ void split_eight(const float (&v)[8], uint4& high, ui
     split_bf16(v[6], v[7], high.w, low.w);
 }
 
-// Kernel     pack_planes: 40 registers, 256 bytes
+// Kernel     pack_planes: 128 registers, 256 bytes
+template <int kThreads, int kKept>
 __global__ void __launch_bounds__(kPackThreads) pack_planes(const PackPlanes p) {
     __shared__ double part[32];
     wait_for_predecessor();
+    let_successor_start();
     const PlaneRows& f = p.from;
-    const int row = blockIdx.x;
+    const int row = kThreads == 32 ? blockIdx.x * (kPackThreads / 32) + threadIdx.x / 32 : blockIdx.x,
+              own = threadIdx.x % kThreads, chunks = p.to.columns / 8;
+    if (row >= f.rows) return;  // whole warps
     const float* x =
         f.x + (f.gather ? f.gather[row] : row / f.inner) * f.x_stride + row % f.inner * f.inner_stride;
     const bool vectors = reinterpret_cast<uintptr_t>(x) % 16 == 0;
-    float v[8], scale = 1;
+    float kept[kKept][8], scale = 1;
+#pragma unroll
+    for (int i = 0; i < kKept; ++i)
+        if (own + i * kThreads < chunks) load_eight(x, (own + i * kThreads) * 8, f.columns, vectors, kept[i]);
+    const auto each_chunk = [&](auto&& body) {
+#pragma unroll
+        for (int i = 0; i < kKept; ++i)
+            if (own + i * kThreads < chunks) body(own + i * kThreads, kept[i]);
+        for (int c = own + kKept * kThreads; c < chunks; c += kThreads) {
+            float v[8];
+            load_eight(x, c * 8, f.columns, vectors, v);
+            body(c, v);
+        }
+    };
     if (f.norm) {
         // In float64, as on the CPU: the square of a float does not always fit a float.
         double sum = 0;
-        for (int k = threadIdx.x * 8; k < f.columns; k += blockDim.x * 8) {
-            load_eight(x, k, f.columns, vectors, v);
+        each_chunk([&](int, const float(&v)[8]) {
 #pragma unroll
             for (int i = 0; i < 8; ++i) sum += double(v[i]) * double(v[i]);
-        }
-        scale = float(1.0 / sqrt(block_sum(sum, part) / double(f.columns) + double(f.eps)));
+        });
+        sum = kThreads == 32 ? warp_sum(sum) : block_sum(sum, part);
+        scale = inverse_root(sum / double(f.columns) + double(f.eps));
     }
     const bool norm_vectors = reinterpret_cast<uintptr_t>(f.norm) % 16 == 0;
-    for (int chunk = threadIdx.x; chunk * 8 < p.to.columns; chunk += blockDim.x) {
-        load_eight(x, chunk * 8, f.columns, vectors, v);
+    each_chunk([&](int c, const float(&from)[8]) {
+        float v[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) v[i] = from[i];
         if (f.norm) {
             float n[8];
-            load_eight(f.norm, chunk * 8, f.columns, norm_vectors, n);
+            load_eight(f.norm, c * 8, f.columns, norm_vectors, n);
 #pragma unroll
             for (int i = 0; i < 8; ++i) v[i] = v[i] * scale * n[i];
         }
@@ -78,11 +100,11 @@ __global__ void __launch_bounds__(kPackThreads) pack_planes(const PackPlanes p) 
         for (int i = 0; i < p.copies; ++i) {
             const int to = p.place ? p.place[int64_t(row) * p.copies + i] : row;
             if (to < 0) continue;
-            std::byte* at = p.to.data + p.to.chunk_at(to, chunk);
+            std::byte* at = p.to.data + p.to.chunk_at(to, c);
             *reinterpret_cast<uint4*>(at) = high;
             *reinterpret_cast<uint4*>(at + p.to.plane_bytes()) = low;
         }
-    }
+    });
 }
 
 }  // namespace sparkinfer::cuda

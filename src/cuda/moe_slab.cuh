@@ -120,9 +120,9 @@ __device__ __forceinline__ void glu_take(const MoeGluSlab& p, GluShared& s, cons
         const float squares = take_item<2>(
             x + (row - first_row) * width + item * kSlabColumns, x + p.x_rows * width + item * kSlabColumns,
             lane, [&](int chain, const ChainValues& c) {
-                place_chain<kMask, 2>(
-                    f[k], chain, quantise_chain<Fragments<kMask, 2>::kHalves>(c, makes_low_plane<2>(lane)),
-                    lane);
+                place_chain<kMask, 2>(f[k], chain,
+                                      quantise_chain<Fragments<kMask, 2>::kHalves>(c, makes_low_plane(lane)),
+                                      lane);
             });
         if (lane == 0) s.squares[group][row][item] = squares;
     }
@@ -155,8 +155,8 @@ __device__ __forceinline__ void glu_consume(const MoeGluSlab& p, GluShared& s, f
         if (__shfl_sync(kWholeWarp, present, row))
 #pragma unroll
             for (int k = 0; k < kItems; ++k)
-                slab_item<F>(ring + (slot.stage * p.items + own + k * p.warps) * kItem, f[k], m_factor, sums,
-                             lane);
+                slab_item<F>(ring + (slot.stage * p.items + own + k * p.warps) * kItem, &f[k], m_factor,
+                             &sums, lane);
         __syncwarp();
         if (lane == 0) barrier_arrive(s.empty + slot.stage);
         slot.advance(p.groups, p.stages);
@@ -280,13 +280,13 @@ __device__ __forceinline__ void shared_item(const MoeDownSlab& p, DownShared& s,
                 return make_float2(fast_silu(gate.x) * up.x * scalar, fast_silu(gate.y) * up.y * scalar);
             },
             item * kSlabColumns + chain_column<2>(ch, lane));
-        place_chain<slab_mask(S), 2>(
-            x, ch, quantise_chain < S == SlabKind::k6 > (c, makes_low_plane<2>(lane)), lane);
+        place_chain<slab_mask(S), 2>(x, ch, quantise_chain < S == SlabKind::k6 > (c, makes_low_plane(lane)),
+                                     lane);
     }
     barrier_wait(&s.shared_full, 0);
     SlabSums<2> sums;
     sums.clear();
-    slab_item<S>(weights + item * SlabOf<S>::item, x, m_factor, sums, lane);
+    slab_item<S>(weights + item * SlabOf<S>::item, &x, m_factor, &sums, lane);
     store_sums<2>(sums, s.shared_red, p.shared_items, item, lane);
 }
 
@@ -326,21 +326,20 @@ __global__ void __launch_bounds__(kDownWarps * 32, 3) moe_down_slab(const __grid
         Fragments<slab_mask(F), 2> x;
         take_item<2>(h + i * kSlabColumns, nullptr, lane, [&](int chain, const ChainValues& c) {
             place_chain<slab_mask(F), 2>(
-                x, chain, quantise_chain < F == SlabKind::k6 > (c, makes_low_plane<2>(lane)), lane);
+                x, chain, quantise_chain < F == SlabKind::k6 > (c, makes_low_plane(lane)), lane);
         });
         SlabSums<2> sums;
         sums.clear();
-        slab_item<F>(items + i * kItem, x, m_factor, sums, lane);
+        slab_item<F>(items + i * kItem, &x, m_factor, &sums, lane);
         store_sums<2>(sums, red, count, i, lane);
     }
     __syncthreads();
     if (warp != 1) return;
     // Row lane % 16: the experts' sums, each with its weight, by halves of the warp.
     float total = 0;
-    const float2* sums = reinterpret_cast<const float2*>(red + lane % 16 * red_stride(count));
+    const float* sums = red + lane % 16 * red_stride(count);
 #pragma unroll 2
-    for (int i = lane / 16; i < count; i += 2)
-        total = fmaf(sums[i].x + sums[i].y, s.weight[i * p.inverse >> 16], total);
+    for (int i = lane / 16; i < count; i += 2) total = fmaf(sums[i], s.weight[i * p.inverse >> 16], total);
     total += __shfl_xor_sync(kWholeWarp, total, 16);
     total *= factor;
     if (p.shared_items) total = fmaf(slab_sum(s.shared_red, p.shared_items, lane), shared_factor, total);

@@ -14,7 +14,7 @@ struct Pack {
     const int32_t* place;  // [rows, each] or null
     int32_t each;
     double inverse_columns;
-    bool aligned;  // all source rows, to 16 bytes
+    bool aligned, norm_aligned;  // all source rows, to 16 bytes
 };
 
 // Eight columns of a row, before the norm.
@@ -31,13 +31,6 @@ __device__ __forceinline__ void load_eight(Eight& e, const float* x, bool aligne
     }
 }
 
-// 1 / sqrt of a positive number that may be too great for a float: its exponent is halved by hand.
-__device__ __forceinline__ float inverse_root(double x) {
-    const int high = __double2hiint(x), half = ((high >> 20) - 1023) >> 1;
-    const float mantissa = float(__hiloint2double(high - (half << 21), __double2loint(x)));  // [1, 4)
-    return __frsqrt_rn(mantissa) * power_of_two(min(max(-half, -126), 126));
-}
-
 template <int kThreads>
 __device__ __forceinline__ double row_sum(double v, double* part) {
     return kThreads == 32 ? warp_sum(v) : block_sum(v, part);
@@ -47,17 +40,22 @@ __device__ __forceinline__ float row_max(float v, float* part) {
     return kThreads == 32 ? warp_max(v) : block_max(v, part, 0.0f);
 }
 
+template <int kThreads>
+HD constexpr int pack_block() {
+    return kThreads == 32 ? 256 : kThreads;  // a row a warp, or a row a block
+}
 // kThreads: of a row. A first pass for the norm, one for the greatest value, one that writes; what was read
 // stays in registers where a row has no more than kKept · 8 columns a thread.
-// Kernel     pack: 80 registers, 384 bytes
+// Kernel     pack: 128 registers, 384 bytes
 template <int kThreads, int kKept>
-__global__ void __launch_bounds__(256) pack(const Pack p) {
+__global__ void __launch_bounds__(pack_block<kThreads>()) pack(const Pack p) {
     __shared__ double part_sum[32];
     __shared__ float part_max[32];
     wait_for_predecessor();
     let_successor_start();
     const RowSource& f = p.from;
-    const int r = blockIdx.x * (256 / kThreads) + threadIdx.x / kThreads, own = threadIdx.x % kThreads;
+    const int r = blockIdx.x * (pack_block<kThreads>() / kThreads) + threadIdx.x / kThreads,
+              own = threadIdx.x % kThreads;
     if (r >= f.rows) return;  // whole warps, and whole blocks where a block has one row
     const int source = f.gather ? f.gather[r] : r, chunks = f.columns / 8;
     const float* x = f.x + source / f.inner * f.x_stride + source % f.inner * f.inner_stride;
@@ -75,6 +73,13 @@ __global__ void __launch_bounds__(256) pack(const Pack p) {
 #pragma unroll
     for (int i = 0; i < kKept; ++i)
         if (own + i * kThreads < chunks) get(own + i * kThreads, kept[i]);
+    const auto normalise = [&](int c, Eight& e) {
+        Eight gain;
+        load_eight(gain, f.norm + 8 * c, p.norm_aligned);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) e.v[i] = e.v[i] * scale * gain.v[i];
+    };
+    bool normed = false;
     const auto each_chunk = [&](auto&& body) {
 #pragma unroll
         for (int i = 0; i < kKept; ++i)
@@ -82,6 +87,7 @@ __global__ void __launch_bounds__(256) pack(const Pack p) {
         for (int c = own + kKept * kThreads; c < chunks; c += kThreads) {
             Eight e;
             get(c, e);
+            if (normed) normalise(c, e);
             body(c, e);
         }
     };
@@ -93,14 +99,15 @@ __global__ void __launch_bounds__(256) pack(const Pack p) {
         });
         sum = row_sum<kThreads>(sum, part_sum);
         scale = inverse_root(sum * p.inverse_columns + double(f.eps));
-    }
-    const auto value = [&](int c, const Eight& e, int i) {
-        return f.norm ? e.v[i] * scale * f.norm[8 * c + i] : e.v[i];
-    };
-    float most = 0;
-    each_chunk([&](int c, const Eight& e) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) most = fmaxf(most, fabsf(value(c, e, i)));
+        for (int i = 0; i < kKept; ++i)
+            if (own + i * kThreads < chunks) normalise(own + i * kThreads, kept[i]);
+        normed = true;
+    }
+    float most = 0;
+    each_chunk([&](int, const Eight& e) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) most = fmaxf(most, fabsf(e.v[i]));
     });
     most = row_max<kThreads>(most, part_max);
     // 2^power takes `most` into [2^14, 2^15); subnormal rows stay as small as they are.
@@ -115,8 +122,7 @@ __global__ void __launch_bounds__(256) pack(const Pack p) {
         uint4 word;
         uint32_t* w = &word.x;
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-            w[i] = absent ? 0 : half2_of(value(c, e, 2 * i) * by, value(c, e, 2 * i + 1) * by);
+        for (int i = 0; i < 4; ++i) w[i] = absent ? 0 : half2_of(e.v[2 * i] * by, e.v[2 * i + 1] * by);
         for (int j = 0; j < p.each; ++j) {
             const int to = places ? places[j] : r;
             if (to >= 0) *reinterpret_cast<uint4*>(p.to.data + p.to.chunk_at(to, c)) = word;
@@ -144,12 +150,25 @@ PackedRows add_pack(Lowering& l, const RowSource& source, int32_t rows, const in
                  each,
                  1.0 / double(source.columns),
                  aligned(source.x, source.x_stride) && source.inner_stride % 4 == 0 &&
-                     (!source.up || aligned(source.up, source.up_stride))};
+                     (!source.up || aligned(source.up, source.up_stride)),
+                 aligned(source.norm, 0)};
+    const auto add = [&](auto kernel, int32_t threads) {
+        const int32_t rows = threads == 32 ? 8 : 1;  // of a block
+        l.add(kernel, dim3(unsigned(source.rows + rows - 1) / unsigned(rows)), dim3(unsigned(threads * rows)),
+              0, p, "pack");
+    };
+    // A warp a row keeps most in flight; a block a row takes less time for few rows.
     const int32_t chunks = source.columns / 8;
     if (chunks <= 128)
-        l.add(pack<32, 4>, dim3((source.rows + 7) / 8), dim3(256), 0, p, "pack");
+        add(pack<32, 4>, 32);
+    else if (chunks <= 256 && source.rows >= kManyRows)
+        add(pack<32, 8>, 32);
+    else if (chunks <= 256)
+        add(pack<256, 1>, 256);
+    else if (chunks <= 768)
+        add(pack<256, 3>, 256);
     else
-        l.add(pack<256, 1>, dim3(source.rows), dim3(256), 0, p, "pack");
+        add(pack<512, 5>, 512);
     return to;
 }
 

@@ -5,6 +5,8 @@
 
 namespace sparkinfer::cuda {
 
+constexpr int32_t kManyRows = 256;  // from so many on a row needs no more than a warp
+
 // Row r of the source lies at x + r / inner · x_stride + r % inner · inner_stride.
 struct RowSource {
     const float* x;

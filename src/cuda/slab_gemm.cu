@@ -46,11 +46,18 @@ CUtensorMap slab_map(const std::byte* data, int64_t slab_bytes, int64_t slabs, i
 
 int32_t slabs_of(const Weight& w) { return w.out / (w.pairing == Pairing::none ? 16 : 8); }
 
-// Tile heights and widths, and parts of K, by what their waves cost, in cycles of a multiprocessor.
+// Tile heights and widths, and how many blocks share each tile of the last wave along K, by what the waves
+// cost, in cycles of a multiprocessor.
 struct Tiling {
-    int32_t halves, token_rows, token_tiles, splits;
+    int32_t halves, token_rows, token_tiles, whole, splits;
 };
-constexpr int32_t kMostSplitTiles = 128;
+constexpr int32_t kMostShared = kArrivals / 2, kMostSplits = 8;
+
+// A step of 64 columns: products, or what a warp waits for its own weights to become FP16. Two blocks a
+// multiprocessor, up to 32 rows, do not hinder each other.
+double step_cycles(int32_t halves, int32_t rows) {
+    return std::max(4.0 * halves * rows, (rows <= 64 ? 620.0 : 660.0) * halves);
+}
 Tiling choose_tiling(const SlabGemm& p, int32_t sms) {
     Tiling best{};
     double least = 1e30;
@@ -60,15 +67,22 @@ Tiling choose_tiling(const SlabGemm& p, int32_t sms) {
         for (int32_t most = 16; most <= kRaggedTokens; most += 16) {
             const int32_t tiles = (p.rows + most - 1) / most,
                           rows = ((p.rows + tiles - 1) / tiles + 15) / 16 * 16;
-            for (const int32_t splits : {1, 2, 4, 8}) {
-                if (splits > 1 &&
-                    (p.steps % (4 * splits) || rows > 64 || row_tiles * tiles > kMostSplitTiles))
-                    continue;
-                const double waves = double((int64_t(row_tiles) * tiles * splits + sms - 1) / sms);
-                const double step = std::max(4.0 * halves * rows, 130.0 * halves + 60);
-                double cost = waves * (p.steps / splits * step + 8.0 * halves * rows + 1500);
-                if (splits > 1) cost += 3000 + 2.0 * splits * halves * rows;
-                if (cost < least) least = cost, best = {halves, rows, (p.rows + rows - 1) / rows, splits};
+            const int32_t all = row_tiles * tiles, slots = rows <= 32 ? 2 * sms : sms;
+            const double step = step_cycles(halves, rows), end = 8.0 * halves * rows + 1500;
+            for (int32_t splits = 1; splits <= kMostSplits; ++splits) {
+                const int32_t whole = splits == 1 ? all : all / slots * slots, rest = all - whole;
+                // The sums of two halves, and what adds them up, do not fit the registers.
+                if (splits > 1 && (halves == 2 || !rest || rest * splits > slots || rest > kMostShared ||
+                                   4 * splits > p.steps))
+                    break;
+                double cost = (whole + slots - 1) / slots * (p.steps * step + end);
+                // The last of a tile's blocks reads what the others have written, 30 bytes a cycle.
+                const double sums = 512.0 * halves * rows;
+                if (splits > 1 && rows > 64) cost *= 1.07;  // its kernel has fewer registers for products
+                if (splits > 1)
+                    cost += p.steps * step / splits + end + 2500 + 900.0 * splits + sums * (splits + 1) / 30;
+                if (cost <= least)
+                    least = cost, best = {halves, rows, (p.rows + rows - 1) / rows, whole, splits};
             }
         }
     }
@@ -93,7 +107,8 @@ void set_tiles(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights,
     }
 }
 dim3 grid_of(const Lowering& l, const SlabGemm& p, int32_t residents = 1) {
-    const int32_t tiles = p.order.tile_rows ? INT32_MAX : p.row_tiles * p.token_tiles * p.splits;
+    const int32_t tiles =
+        p.order.tile_rows ? INT32_MAX : p.whole + (p.row_tiles * p.token_tiles - p.whole) * p.splits;
     return dim3(unsigned(std::min(l.device().sms * residents, tiles)));
 }
 
@@ -102,13 +117,24 @@ void launch_wgmma(Lowering& l, SlabGemm& p, std::span<const Weight* const> weigh
     using L = GemmLayout<F, kHalves, kTokens>;
     set_tiles<F>(l, p, weights, L::kSlabs);
     if (p.splits > 1) {
-        p.steps /= p.splits;
-        p.partial =
-            l.scratch<float>(int64_t(p.row_tiles) * p.token_tiles * p.splits * kHalves * kTokens * 128);
+        p.partial = l.scratch<float>(int64_t(p.row_tiles * p.token_tiles - p.whole) * p.splits * kHalves *
+                                     kTokens * 128);
         p.arrivals = l.arrivals();
     }
-    l.add(slab_gemm_wgmma<F, kHalves, kTokens>, grid_of(l, p, L::kResidents), dim3(kGemmThreads),
-          uint32_t(L::bytes(L::kStages)), p, "wgmma");
+    const auto add = [&](auto kernel) {
+        l.add(kernel, grid_of(l, p, L::kResidents), dim3(kGemmThreads), uint32_t(L::bytes(L::kStages)), p,
+              "wgmma");
+    };
+    if constexpr (kHalves == 2) {
+        add(slab_gemm_wgmma<F, kHalves, kTokens, false>);
+    } else if constexpr (kTokens == kRaggedTokens) {
+        if (p.splits > 1)
+            add(slab_gemm_wgmma<F, kHalves, kTokens, true>);
+        else
+            add(slab_gemm_wgmma<F, kHalves, kTokens, false>);
+    } else {
+        add(slab_gemm_wgmma<F, kHalves, kTokens, true>);
+    }
 }
 template <SlabKind F, int kTokens>
 void launch_mma(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights) {
@@ -119,6 +145,7 @@ void launch_mma(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights
         p.token_rows = ((p.rows + tiles - 1) / tiles + 15) / 16 * 16;
         p.token_tiles = (p.rows + p.token_rows - 1) / p.token_rows;
     }
+    p.whole = p.row_tiles * p.token_tiles;
     l.add(slab_gemm_mma<F, kTokens>, grid_of(l, p), dim3(kMmaGemmThreads), uint32_t(L::bytes(L::kStages)), p,
           "mma");
 }
@@ -157,7 +184,8 @@ void launch(Lowering& l, SlabGemm& p, std::span<const Weight* const> weights) {
         return launch_wgmma<F, 1>(l, p, weights, p.order.tile_rows);
     }
     const Tiling t = choose_tiling(p, l.device().sms);
-    p.token_rows = t.token_rows, p.token_tiles = t.token_tiles, p.splits = t.splits;
+    p.token_rows = t.token_rows, p.token_tiles = t.token_tiles;
+    p.whole = t.whole, p.splits = t.splits;
     if (t.halves == 2)
         launch_wgmma<F, 2>(l, p, weights, t.token_rows);
     else

@@ -39,11 +39,12 @@ struct SlabGemm {
     int32_t token_rows;   // dense: of a tile
     int32_t token_tiles;  // dense
     int32_t row_tiles;    // of all parts, or of an expert
-    int32_t steps;        // of 64 columns, of a tile's part of K
-    int32_t splits;       // of K: blocks that share a tile; 1 or, dense, more
-    float* partial;       // [tile][split][warpgroup] what they have summed
-    int32_t* arrivals;    // [tile][warpgroup]
-    int32_t half_power;   // SlabMode::half: y = the FP16 product as it is · 2^-half_power
+    int32_t steps;        // of 64 columns, in K
+    // Dense: the tiles behind the first `whole` fill no wave; blocks share each along K. Experts: none.
+    int32_t whole, splits;
+    float* partial;      // [shared tile][split][warpgroup] what they have summed
+    int32_t* arrivals;   // [shared tile][warpgroup]
+    int32_t half_power;  // SlabMode::half: y = the FP16 product as it is · 2^-half_power
     SlabMode mode;
     // Experts: y has a row a pair (pair p at p / inner · y_stride + p % inner · inner_stride), or, inner 0, a
     // row a place.
@@ -53,18 +54,20 @@ struct SlabGemm {
 struct GemmTile {
     int part, slab, slab_at;  // first slab in the part (or expert); and in the tensor
     int first, count;         // packed rows
-    int tile, split;
+    int step, steps;          // of K
+    int shared, split;        // shared tile, and whose part of it; split -1: the tile is whole
 };
 
+// Work of all blocks: tiles, and parts of shared ones.
 __device__ __forceinline__ int gemm_tiles(const SlabGemm& p) {
-    return (p.order.tile_rows ? *p.order.tiles : p.token_tiles) * p.row_tiles * p.splits;
+    if (p.order.tile_rows) return *p.order.tiles * p.row_tiles;
+    return p.whole + (p.token_tiles * p.row_tiles - p.whole) * p.splits;
 }
 template <int kSlabs>
 __device__ __forceinline__ GemmTile gemm_tile(const SlabGemm& p, int i) {
     GemmTile t{};
     int row;
-    t.split = i % p.splits;
-    t.tile = i /= p.splits;
+    t.split = -1, t.steps = p.steps;
     if (p.order.tile_rows) {
         const int4 e = p.order.tile[i / p.row_tiles];
         row = i % p.row_tiles;
@@ -72,6 +75,13 @@ __device__ __forceinline__ GemmTile gemm_tile(const SlabGemm& p, int i) {
         t.slab_at = e.x * p.part[0].slabs + t.slab;
         t.first = e.y, t.count = e.z;
         return t;
+    }
+    if (i >= p.whole) {
+        const int fours = p.steps / 4;  // an item of 256 columns is not divided
+        t.shared = (i - p.whole) / p.splits, t.split = i - p.whole - t.shared * p.splits;
+        t.step = fours * t.split / p.splits * 4;
+        t.steps = fours * (t.split + 1) / p.splits * 4 - t.step;
+        i = p.whole + t.shared;
     }
     const int group = i / (kTileGroup * p.token_tiles), inside = i - group * kTileGroup * p.token_tiles;
     const int wide = min(kTileGroup, p.row_tiles - group * kTileGroup), token = inside / wide;

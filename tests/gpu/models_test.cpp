@@ -84,12 +84,15 @@ class WholeModel : public testing::TestWithParam<std::string> {
 };
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(WholeModel);
 
-// Random routers magnify what KV BF16 rounds away, so its bound is wide here; SmolLM2's is tight.
+// Random routers magnify what KV BF16, and the operands of 11 bits of a prompt, round away, so bounds are
+// wide here; SmolLM2's are tight.
 TEST_P(WholeModel, LogitsAreTheReferences) {
     const Tokens ids = some_tokens(330);  // more than five pages
     const LogitRows want = prompt_rows(path(), *reference(), ids, 64);
     const auto exact = gpu({.kv_type = DType::f32}), rounded = gpu({});
-    compare("prompt, KV F32", want, prompt_rows(path(), *exact, ids, 64), 1e-6, 0.05);
+    const bool routed = share_of_flips(path()) > 0;
+    compare("prompt, KV F32", want, prompt_rows(path(), *exact, ids, 64), routed ? 1e-2 : 2e-4, 0.05,
+            share_of_flips(path()));
     compare("prompt, KV BF16", want, prompt_rows(path(), *rounded, ids, 128), 1e-2, 0.25,
             share_of_flips(path()));
     for (const int rows : {1, 4, 8}) {

@@ -3,8 +3,8 @@
 // error 1.5e-5 of the group's greatest value: what the project calls 16-bit activations.
 //
 // A lane 4g + t makes column g of a chain's MMAs: eight columns of its row, 2t + {0, 1, 8, 9} + {0, 16} of
-// its group. C = 2: one token; lanes of g < 4 make the high plane, the others the low one. C = 8: four
-// tokens, g even the high plane of token g / 2.
+// its group. Lanes of even g make the high plane, the others the low one: C = 2, of group g / 2 of one token;
+// C = 8, of token g / 2.
 #pragma once
 #include "cuda/lib/slab_mma.cuh"
 
@@ -26,8 +26,7 @@ struct ChainValues {
 };
 template <int C>
 __device__ __forceinline__ int chain_column(int chain, int lane) {
-    constexpr int kGroups = 8 / C;
-    return (chain * kGroups + (lane >> 2) % kGroups) * 32 + (lane & 3) * 2;
+    return (C == 2 ? chain * 4 + (lane >> 3) : chain) * 32 + (lane & 3) * 2;
 }
 template <class Load>
 __device__ __forceinline__ ChainValues load_chain(Load load, int column) {
@@ -55,7 +54,7 @@ __device__ __forceinline__ float chain_squares(const ChainValues& c) {
 struct ChainCodes {
     uint32_t x[2];
     float d;
-    int sum;  // as Fragments has it
+    int sum;  // of the codes; kHalves: of the first 16 columns, plus 65,536 times that of the last
 };
 template <bool kHalves>
 __device__ __forceinline__ ChainCodes quantise_chain(const ChainValues& c, bool low) {
@@ -81,13 +80,10 @@ __device__ __forceinline__ ChainCodes quantise_chain(const ChainValues& c, bool 
     q.sum = sum[0] + (kHalves ? 65536 : 1) * sum[1];
     q.sum += __shfl_xor_sync(0xffffffffu, q.sum, 1);
     q.sum += __shfl_xor_sync(0xffffffffu, q.sum, 2);
-    q.d = greatest * ((low ? 1.0f : 256.0f) / 32512.0f);
+    q.d = greatest * (1.0f / 32512.0f);
     return q;
 }
-template <int C>
-__device__ __forceinline__ bool makes_low_plane(int lane) {
-    return C == 2 ? lane >= 16 : lane & 4;
-}
+__device__ __forceinline__ bool makes_low_plane(int lane) { return lane & 4; }
 
 // All lanes: the chain's codes where its MMAs want them.
 template <int kMask, int C>
@@ -95,10 +91,14 @@ __device__ __forceinline__ void place_chain(Fragments<kMask, C>& f, int chain, c
                                             int lane) {
     const int from = (lane & 3) * 8;  // a lane of column 2t; four further, one of 2t + 1
     f.x[chain][0] = q.x[0], f.x[chain][1] = q.x[1];
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-        f.d[chain][e] = __shfl_sync(0xffffffffu, q.d, from + 4 * e);
-        f.sum[chain][e] = __shfl_sync(0xffffffffu, q.sum, from + 4 * e);
+    f.d[chain] = __shfl_sync(0xffffffffu, q.d, from);
+    const int high = __shfl_sync(0xffffffffu, q.sum, from), low = __shfl_sync(0xffffffffu, q.sum, from + 4);
+    if constexpr (Fragments<kMask, C>::kHalves) {
+        const int high0 = int16_t(high), low0 = int16_t(low);
+        f.sum[chain][0] = high0 * 256 + low0;
+        f.sum[chain][1] = (high - high0) / 65536 * 256 + (low - low0) / 65536;
+    } else {
+        f.sum[chain][0] = high * 256 + low;
     }
 }
 
@@ -114,46 +114,10 @@ __device__ __forceinline__ float item_squares(const float (&squares)[C]) {
         four[i] += __shfl_xor_sync(0xffffffffu, four[i], 2);
     }
     if (C == 2) {
-        sum = four[0] + __shfl_xor_sync(0xffffffffu, four[0], 4);
-        return sum + __shfl_xor_sync(0xffffffffu, sum, 8);
+        sum = four[0] + __shfl_xor_sync(0xffffffffu, four[0], 8);
+        return sum + __shfl_xor_sync(0xffffffffu, sum, 16);
     }
     return (four[0] + four[1]) + (four[2] + four[3]);
 }
-
-// The same in shared memory, for rows too long for registers: codes [group of 32][vector][t][2 words], then
-// {d, Σ} [group][vector].
-template <int kMask, int C>
-struct ActivationLayout {
-    static constexpr int kGroups = 8 / C;
-    int columns;
-    HD int codes() const { return columns * C; }
-    HD int bytes() const { return codes() + columns / 32 * C * 8; }
-    // The place of column n of a chain.
-    static __device__ __forceinline__ int place(int item, int chain, int n) {
-        return (item * 8 + chain * kGroups + n % kGroups) * C + n / kGroups;
-    }
-    __device__ __forceinline__ void store(std::byte* to, int item, int chain, const ChainCodes& q,
-                                          int lane) const {
-        const int t = lane & 3, at = place(item, chain, lane >> 2);
-        *reinterpret_cast<uint2*>(to + at * 32 + t * 8) = make_uint2(q.x[0], q.x[1]);
-        if (t == 0)
-            *reinterpret_cast<float2*>(to + codes() + at * 8) = make_float2(q.d, __int_as_float(q.sum));
-    }
-    __device__ __forceinline__ void load(Fragments<kMask, C>& f, const std::byte* from, int item,
-                                         int lane) const {
-        const int t = lane & 3;
-#pragma unroll
-        for (int ch = 0; ch < C; ++ch) {
-            const uint2 x = shared2(from + place(item, ch, lane >> 2) * 32 + t * 8);
-            f.x[ch][0] = x.x, f.x[ch][1] = x.y;
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                const uint2 h = shared2(from + codes() + place(item, ch, 2 * t + e) * 8);
-                f.d[ch][e] = __int_as_float(int(h.x));
-                f.sum[ch][e] = int(h.y);
-            }
-        }
-    }
-};
 
 }  // namespace sparkinfer::cuda

@@ -21,6 +21,9 @@ __device__ __forceinline__ void peer_store(uint32_t to, float4 v) {
                  "f"(v.w)
                  : "memory");
 }
+__device__ __forceinline__ void peer_store(uint32_t to, float v) {
+    asm volatile("st.shared::cluster.f32 [%0],%1;" ::"r"(to), "f"(v) : "memory");
+}
 __device__ __forceinline__ void peer_store(uint32_t to, float2 v) {
     asm volatile("st.shared::cluster.v2.f32 [%0],{%1,%2};" ::"r"(to), "f"(v.x), "f"(v.y) : "memory");
 }
