@@ -41,3 +41,13 @@ if(SPARKINFER_CUDA)
   target_link_libraries(lowering_test PRIVATE si_cuda gtest gtest_main)
   gtest_discover_tests(lowering_test DISCOVERY_MODE PRE_TEST)
 endif()
+
+# The program with calls that fail on demand (tests/faults). Its names are those of C: the linker leads them elsewhere.
+if(TARGET sparkinfer)
+  add_executable(faulty_sparkinfer src/cli/main.cpp tests/faults/faults.cpp)
+  target_link_libraries(faulty_sparkinfer PRIVATE si_cli si_cpu -static-libstdc++ -static-libgcc)
+  foreach(name open open64 mkostemp fopen fopen64 close mmap mmap64 munmap read pread pread64 write pwrite ftruncate fallocate
+          rename fsync stat fstat pthread_create)
+    target_link_options(faulty_sparkinfer PRIVATE -Wl,--wrap=${name})
+  endforeach()
+endif()

@@ -4,13 +4,19 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
+#include <exception>
 #include <new>
+#include <system_error>
 #include <type_traits>
 
 #include "cli/machine.h"
 #include "cli/model_store.h"
 #include "cli/progress.h"
+#include "cli/terminal.h"
+#include "core/file.h"
 #include "core/log.h"
+#include "core/unfinished.h"
 
 namespace sparkinfer {
 
@@ -69,11 +75,37 @@ static void find_models_of(Options& options) {
     if constexpr (std::is_same_v<Options, InspectOptions>) options.file = find_model(options.file);
 }
 
+// What an exception of a library says to an operator: memory, or something else that the system has no more
+// of.
+static Error error_of(std::exception_ptr exception) {
+    try {
+        std::rethrow_exception(std::move(exception));
+    } catch (const std::bad_alloc&) {
+        return out_of_resources("out of memory");
+    } catch (const std::system_error& e) {
+        return out_of_resources("the system refuses: {}", e.what());
+    } catch (const std::exception& e) {
+        return internal_error("{}", e.what());
+    } catch (...) {
+        return internal_error("an exception of an unknown kind");
+    }
+}
+
+// On a thread that nobody watches over.
+[[noreturn]] static void end_on_exception() {
+    restore_terminal();
+    if (const std::exception_ptr exception = std::current_exception())
+        end_process(finish(error_of(exception)));
+    std::abort();
+}
+
 int cli_main(int argc, char** argv, const Backends& backends) {
     Session session{backends, {}, Clock::now(), "sparkinfer"};
     for (int i = 1; i < argc; ++i) session.command.append(1, ' ').append(shell_quoted(argv[i]));
     occupy_standard_descriptors();
     watch_interrupts();
+    watch_lost_pages(restore_terminal);
+    std::set_terminate(end_on_exception);
     try {
         auto parsed = parse_command_line({argv + std::min(argc, 1), argv + argc});
         if (!parsed.ok()) return finish(parsed.error());
@@ -86,8 +118,8 @@ int cli_main(int argc, char** argv, const Backends& backends) {
         const Result<int> ran =
             std::visit([&](const auto& options) { return run_command(options, session); }, command);
         return ran.ok() ? ran.value() : finish(ran.error());
-    } catch (const std::bad_alloc&) {
-        return finish(out_of_resources("out of memory"));
+    } catch (...) {
+        return finish(error_of(std::current_exception()));
     }
 }
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <exception>
 #include <thread>
 
 #include "cli/commands.h"
@@ -58,8 +59,13 @@ class Serving {
         TRY_VOID(open());
         std::atomic<bool> loaded = false;
         Result<std::unique_ptr<ServedModel>> model = out_of_resources("not loaded");
+        std::exception_ptr thrown;
         std::thread loader([&] {
-            model = ServedModel::open(o_, session_);
+            try {
+                model = ServedModel::open(o_, session_);
+            } catch (...) {  // of the main thread's concern
+                thrown = std::current_exception();
+            }
             loaded = true;
         });
         while (!loaded)
@@ -70,11 +76,13 @@ class Serving {
                 reload_keys();
             }
         loader.join();
+        if (thrown) std::rethrow_exception(thrown);
         TRY(model_, std::move(model));
         TRY_VOID(begin());
         const Result<void> served = serve();
-        drain(served.ok() ? std::chrono::seconds(o_.grace_s) : kGraceOfFailed);
-        TRY_VOID(served);
+        const Result<void> saved = drain(served.ok() ? std::chrono::seconds(o_.grace_s) : kGraceOfFailed);
+        if (!served.ok()) return served.error();
+        if (!saved.ok()) return saved.error();
         return 0;
     }
 
@@ -149,7 +157,7 @@ class Serving {
     }
 
     // Requests under way may end; new ones are told to come again elsewhere.
-    void drain(std::chrono::seconds grace) {
+    Result<void> drain(std::chrono::seconds grace) {
         server_->set_state(ServerState::draining);
         const auto end = Clock::now() + grace;
         if (const size_t left = server_->load().requests; left > 0)
@@ -161,16 +169,19 @@ class Serving {
         const size_t cut = server_->load().requests;
         server_->stop();
         if (cut > 0) log_warning("{} requests were cut off", cut);
-        if (o_.cache_file && !model_->engine->failed()) save_cache(*o_.cache_file);
+        if (o_.cache_file && !model_->engine->failed()) TRY_VOID(save_cache(*o_.cache_file));
         log_info("stopped");
+        return {};
     }
-    void save_cache(const std::string& path) {
+    Result<void> save_cache(const std::string& path) {
         Result<void> saved = out_of_resources("not saved");
         const auto called = model_->engine->call([&](Engine& engine) { saved = engine.save_cache(path); });
         const Result<void>& result = called.ok() ? saved : called;
         if (!result.ok())
-            return log_error("what requests have in common is not kept: {}", result.error().message);
+            return Error{result.error().kind,
+                         fmt::format("what requests have in common is not kept: {}", result.error().message)};
         log_info("{}: wrote what requests have in common", path);
+        return {};
     }
 
     void reload_keys() {

@@ -5,10 +5,12 @@
 
 #include <cerrno>
 #include <csignal>
+#include <memory>
 #include <system_error>
 
 #include "cli/terminal.h"
 #include "core/log.h"
+#include "core/unfinished.h"
 
 namespace sparkinfer {
 
@@ -19,7 +21,7 @@ volatile std::sig_atomic_t g_deferred = 0, g_interrupted = 0;
 void on_interrupt(int signal) {
     if (!g_deferred || g_interrupted) {
         restore_terminal();
-        ::_exit(kExitInterrupted);
+        end_process(kExitInterrupted);
     }
     g_interrupted = signal;
 }
@@ -43,14 +45,17 @@ Result<std::string> read_stdin(const char* what) {
     return read_to_end(STDIN_FILENO, "stdin", what);
 }
 
+struct CloseDescriptor {
+    void operator()(const int* fd) const { ::close(*fd); }
+};
+
 // Pipes too, so that -f <(command) works.
 Result<std::string> read_file(const std::string& path, const char* what) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return bad_input("{}: cannot open the file: {}", path, std::generic_category().message(errno));
-    Result<std::string> text = read_to_end(fd, path, what);
-    ::close(fd);
-    return text;
+    const std::unique_ptr<const int, CloseDescriptor> closed(&fd);
+    return read_to_end(fd, path, what);
 }
 
 }  // namespace

@@ -5,10 +5,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
+#include <mutex>
 #include <system_error>
 #include <utility>
+
+#include "core/unfinished.h"
 
 namespace sparkinfer {
 
@@ -59,22 +64,117 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
         return system_trouble(path, "map the file", errno);
     }
     mapped.data_ = static_cast<const std::byte*>(start);
+    mapped.watched_ = watch(mapped);
     return mapped;
+}
+
+// What the handler of SIGBUS must know of a map. Entries are made under a mutex, taken again, and never
+// freed, so that the handler can walk them at any time; one in use does not change.
+struct MappedFile::Watched {
+    std::atomic<const std::byte*> data = nullptr;  // null: free
+    uint64_t size = 0;
+    std::string path;
+    Watched* next = nullptr;
+
+    static std::atomic<Watched*> first;
+    static std::atomic<void (*)()> before;
+    static std::mutex mutex;
+};
+std::atomic<MappedFile::Watched*> MappedFile::Watched::first = nullptr;
+std::atomic<void (*)()> MappedFile::Watched::before = nullptr;
+std::mutex MappedFile::Watched::mutex;
+
+MappedFile::Watched* MappedFile::watch(const MappedFile& file) {
+    const std::lock_guard lock(Watched::mutex);
+    Watched* entry = Watched::first;
+    while (entry && entry->data) entry = entry->next;
+    const bool fresh = !entry;
+    if (fresh) entry = new Watched;
+    entry->size = file.size_;
+    entry->path = file.path_;
+    entry->data = file.data_;
+    if (fresh) {
+        entry->next = Watched::first;
+        Watched::first = entry;
+    }
+    return entry;
+}
+
+namespace {
+
+// A line put together without allocating; what does not fit is left out.
+class Line {
+  public:
+    Line& text(std::string_view text) {
+        for (const char c : text)
+            if (size_ < sizeof bytes_) bytes_[size_++] = uint8_t(c) < 0x20 || c == 0x7f ? '?' : c;
+        return *this;
+    }
+    Line& number(uint64_t value) {
+        char digits[20];
+        const auto end = std::to_chars(std::begin(digits), std::end(digits), value).ptr;
+        return text({digits, size_t(end - digits)});
+    }
+    void write() {
+        bytes_[std::min(size_, sizeof bytes_ - 1)] = '\n';
+        [[maybe_unused]] const ssize_t wrote =
+            ::write(STDERR_FILENO, bytes_, std::min(size_ + 1, sizeof bytes_));
+    }
+
+  private:
+    char bytes_[8192];
+    size_t size_ = 0;
+};
+
+}  // namespace
+
+void MappedFile::on_lost_page(int, siginfo_t* info, void*) {
+    const auto* at = static_cast<const std::byte*>(info->si_addr);
+    for (const Watched* entry = Watched::first; entry; entry = entry->next) {
+        const std::byte* data = entry->data;
+        if (!data || at < data || at >= data + entry->size) continue;
+        if (const auto before = Watched::before.load()) before();
+        static std::atomic_flag said;
+        if (!said.test_and_set())
+            Line()
+                .text("sparkinfer: error: ")
+                .text(entry->path)
+                .text(": byte ")
+                .number(uint64_t(at - data))
+                .text(" cannot be read any more: the file has become shorter than its ")
+                .number(entry->size)
+                .text(" bytes, or its disk fails")
+                .write();
+        end_process(int(ErrorKind::bad_input));
+    }
+    std::signal(SIGBUS, SIG_DFL);  // not ours: its usual effect
+    std::raise(SIGBUS);
+}
+
+void watch_lost_pages(void (*before)()) {
+    MappedFile::Watched::before = before;
+    struct sigaction action = {};
+    action.sa_sigaction = MappedFile::on_lost_page;
+    action.sa_flags = SA_SIGINFO;
+    ::sigaction(SIGBUS, &action, nullptr);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+      size_(std::exchange(other.size_, 0)),
+      watched_(std::exchange(other.watched_, nullptr)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
     std::swap(path_, other.path_);
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
+    std::swap(watched_, other.watched_);
     return *this;
 }
 
 MappedFile::~MappedFile() {
+    if (watched_) watched_->data = nullptr;
     if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 

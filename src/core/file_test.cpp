@@ -6,9 +6,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+
+#include "core/unfinished.h"
 
 namespace sparkinfer {
 namespace {
@@ -58,6 +62,45 @@ TEST_F(Files, PathsThatAreNoFiles) {
     std::ofstream(path("secret")) << "x";
     std::filesystem::permissions(path("secret"), std::filesystem::perms::none);
     EXPECT_NE(MappedFile::open(path("secret")).error().message.find("Permission denied"), std::string::npos);
+}
+
+// Risk: a model file that is cut while it is in use ends the process by a signal, without a word, and what
+// was being written stays.
+TEST_F(Files, AMapWhoseFileIsCut) {
+    const std::string name = path("cut\n.gguf"), unfinished = path("out.tmp");
+    const auto cut_while_mapped = [&](uint64_t touched) {
+        std::ofstream(name) << std::string(20000, 'x');
+        std::ofstream(unfinished) << "half";
+        watch_lost_pages();
+        const auto other = MappedFile::open(name);
+        Result<MappedFile> opened = MappedFile::open(name);
+        MappedFile file = std::move(opened).value();
+        const UnfinishedFile writing(unfinished);
+        std::filesystem::resize_file(name, 4096);
+        const volatile std::byte* byte = file.data() + touched;
+        (void)*byte;
+        std::exit(0);
+    };
+    EXPECT_EXIT(cut_while_mapped(12345), testing::ExitedWithCode(3),
+                "^sparkinfer: error: [^\n]*/cut\\?.gguf: byte 12345 cannot be read any more: the file has "
+                "become shorter "
+                "than its 20000 bytes, or its disk fails\n$");
+    EXPECT_FALSE(std::filesystem::exists(unfinished));
+    EXPECT_EXIT(cut_while_mapped(100), testing::ExitedWithCode(0), "^$");
+}
+
+// Risk: the handler takes a fault of ours for one of a file's.
+TEST_F(Files, OtherFaultsStayFatal) {
+    const auto touch_a_closed_map = [&] {
+        std::ofstream(path("a")) << std::string(20000, 'x');
+        watch_lost_pages();
+        {
+            const auto closed = MappedFile::open(path("a"));
+        }
+        std::raise(SIGBUS);
+        std::exit(0);
+    };
+    EXPECT_EXIT(touch_a_closed_map(), testing::KilledBySignal(SIGBUS), "");
 }
 
 }  // namespace

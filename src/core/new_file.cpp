@@ -36,6 +36,7 @@ Result<NewFile> NewFile::create(const std::string& path) {
     file.temporary_ = fmt::format("{}.{}.tmp", file.path_, ::getpid());
     file.fd_ = ::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file.fd_ < 0) return disk_error(path, "create the file", errno);
+    file.unfinished_ = std::make_unique<UnfinishedFile>(file.temporary_);
     return file;
 }
 
@@ -43,6 +44,7 @@ NewFile::NewFile(NewFile&& other) noexcept
     : path_(std::move(other.path_)),
       temporary_(std::move(other.temporary_)),
       buffer_(std::move(other.buffer_)),
+      unfinished_(std::move(other.unfinished_)),
       fd_(std::exchange(other.fd_, -1)),
       written_(other.written_),
       reserved_(other.reserved_) {}

@@ -2,11 +2,13 @@
 // which commit() renames.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "core/result.h"
+#include "core/unfinished.h"
 
 namespace sparkinfer {
 
@@ -38,6 +40,7 @@ class NewFile {
     Result<void> put(std::string_view bytes);
 
     std::string path_, temporary_, buffer_;
+    std::unique_ptr<UnfinishedFile> unfinished_;
     int fd_ = -1;
     uint64_t written_ = 0, reserved_ = 0;
 };

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "core/file.h"
+#include "core/unfinished.h"
 #include "engine/request_check.h"
 
 namespace sparkinfer {
@@ -45,11 +46,13 @@ class NewFile {
         NewFile file(path);
         file.fd_ = mkostemp(file.temporary_.data(), O_CLOEXEC);
         if (file.fd_ < 0) return out_of_resources("cannot write beside {}: {}", path, strerror(errno));
+        file.unfinished_ = std::make_unique<UnfinishedFile>(file.temporary_);
         return file;
     }
     NewFile(NewFile&& other) noexcept
         : path_(std::move(other.path_)),
           temporary_(std::move(other.temporary_)),
+          unfinished_(std::move(other.unfinished_)),
           fd_(std::exchange(other.fd_, -1)) {}
     ~NewFile() {
         if (fd_ < 0) return;
@@ -86,6 +89,7 @@ class NewFile {
   private:
     explicit NewFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".XXXXXX") {}
     std::string path_, temporary_;
+    std::unique_ptr<UnfinishedFile> unfinished_;
     int fd_ = -1;
 };
 

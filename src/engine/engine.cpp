@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <new>
 
 #include "engine/cache_file.h"
 #include "engine/live_engine.h"
@@ -199,13 +200,21 @@ EngineStats LiveEngine::stats() const {
 Result<void> LiveEngine::save_cache(const std::string& path) {
     if (!cache_) return usage_error("the prefix cache is off: there is nothing to save");
     TRY_VOID(drain());
-    return CacheFile::save(*cache_, identity(), path);
+    try {
+        return CacheFile::save(*cache_, identity(), path);
+    } catch (const std::bad_alloc&) {
+        return out_of_resources("{}: no memory is left to write it", path);
+    }
 }
 
 Result<void> LiveEngine::load_cache(const std::string& path) {
     if (!cache_) return usage_error("the prefix cache is off: there is nowhere to load to");
     TRY_VOID(drain());
-    return CacheFile::load(*cache_, identity(), path);
+    try {
+        return CacheFile::load(*cache_, identity(), path);
+    } catch (const std::bad_alloc&) {
+        return out_of_resources("{}: no memory is left to read it", path);
+    }
 }
 
 // What makes kept pages and states those of this model on this backend.

@@ -1,6 +1,7 @@
 #include "engine/mask_pool.h"
 
 #include <algorithm>
+#include <system_error>
 
 namespace sparkinfer {
 
@@ -17,10 +18,17 @@ void MaskPool::submit(std::shared_ptr<MaskJob> job) {
     {
         std::lock_guard lock(mutex_);
         queue_.push_back(std::move(job));
-        if (workers_.empty())
-            for (int i = 0; i < threads_; ++i) workers_.emplace_back([this] { work(); });
+        if (workers_.empty()) start_workers();
     }
     wake_.notify_one();
+}
+
+void MaskPool::start_workers() {
+    try {
+        for (int i = 0; i < threads_; ++i) workers_.emplace_back([this] { work(); });
+    } catch (const std::system_error&) {  // the machine has no thread left: fewer do the same
+        if (workers_.empty()) throw;
+    }
 }
 
 void MaskPool::wait(const MaskJob& job) {

@@ -33,6 +33,7 @@ class MaskPool {
     void wait(const MaskJob& job);
 
   private:
+    void start_workers();
     void work();
     int threads_;
     std::mutex mutex_;

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/check.h"
-#include "core/log.h"
 
 namespace sparkinfer {
 namespace {
@@ -18,7 +17,12 @@ constexpr size_t kMaxDeliveries = 1 << 16;
 EngineThread::EngineThread(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {
     stats_ = engine_->stats();
     delivery_thread_ = std::thread([this] { run_deliveries(); });
-    engine_thread_ = std::thread([this] { run(); });
+    try {
+        engine_thread_ = std::thread([this] { run(); });
+    } catch (...) {  // the machine has no thread left
+        end_deliveries();
+        throw;
+    }
 }
 
 EngineThread::~EngineThread() {
@@ -29,6 +33,10 @@ EngineThread::~EngineThread() {
     }
     wake_.notify_all();
     engine_thread_.join();
+    end_deliveries();
+}
+
+void EngineThread::end_deliveries() {
     {
         std::lock_guard lock(delivery_mutex_);
         delivered_all_ = true;
@@ -159,9 +167,8 @@ void EngineThread::step() {
     deliver(std::move(deliveries));
 }
 
-// The engine has ended everything.
+// The engine has ended everything. Its requests hear why, and whoever asks failure().
 void EngineThread::fail(const std::string& message) {
-    log_error("the device has failed: {}", message);
     {
         std::lock_guard lock(mutex_);
         failure_ = message;

@@ -86,6 +86,7 @@ class EngineThread {
     void end(std::shared_ptr<EventSink> sink, RequestId id, FinishReason finish, std::string error);
     void deliver(std::vector<Delivery> deliveries);
     void run_deliveries();
+    void end_deliveries();
     void publish();
 
     std::unique_ptr<Engine> engine_;

@@ -5,7 +5,12 @@
 namespace sparkinfer {
 
 WorkerPool::WorkerPool(int threads, size_t queue_max) : queue_max_(queue_max) {
-    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { serve(); });
+    try {
+        for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { serve(); });
+    } catch (...) {  // the machine has no thread left: end those that run, let the maker say so
+        stop();
+        throw;
+    }
 }
 
 bool WorkerPool::submit(std::function<void()> work) {
