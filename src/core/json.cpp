@@ -4,6 +4,7 @@
 
 #include <boost/json/basic_parser_impl.hpp>
 #include <boost/json/value_stack.hpp>
+#include <charconv>
 #include <cmath>
 #include <new>
 #include <string>
@@ -69,17 +70,27 @@ class Handler {
         stack_.push_string(s);
         return true;
     }
-    bool on_number_part(json::string_view, json::error_code&) { return true; }
+    bool on_number_part(json::string_view s, json::error_code&) {
+        number_.append(s.data(), s.size());
+        return true;
+    }
     bool on_int64(std::int64_t i, json::string_view, json::error_code&) {
+        number_.clear();
         stack_.push_int64(i);
         return true;
     }
     bool on_uint64(std::uint64_t u, json::string_view, json::error_code&) {
+        number_.clear();
         stack_.push_uint64(u);
         return true;
     }
-    bool on_double(double d, json::string_view, json::error_code&) {
-        stack_.push_double(d);
+    // Boost's own value may be off by a last place.
+    bool on_double(double d, json::string_view s, json::error_code&) {
+        number_.append(s.data(), s.size());
+        double exact = 0;
+        const auto read = std::from_chars(number_.data(), number_.data() + number_.size(), exact);
+        stack_.push_double(read.ec == std::errc() ? exact : d);
+        number_.clear();
         return true;
     }
     bool on_bool(bool b, json::error_code&) {
@@ -98,6 +109,7 @@ class Handler {
     bool refuse_duplicates_;
     std::vector<std::unordered_set<std::string>> keys_;
     std::string key_, duplicate_;
+    std::string number_;  // its text so far
 };
 
 Error wrong_type(std::string_view source, std::string_view what, const Json& found, const char* expected) {
@@ -166,7 +178,12 @@ class Writer {
     }
 
   private:
-    void write_double(double d) { text += std::isfinite(d) ? fmt::format("{}", d) : "null"; }
+    void write_double(double d) {
+        if (d == 0 && std::signbit(d))
+            text += "-0.0";  // "-0" would be an integer, which has one zero
+        else
+            text += std::isfinite(d) ? fmt::format("{}", d) : "null";
+    }
     void write_array(const JsonArray& array) {
         text += '[';
         level_++;

@@ -73,6 +73,7 @@ TEST(Json, WritesWhatItRead) {
     EXPECT_EQ(json_quote(std::string_view("\0\x7f", 2)), "\"\\u0000\\u007f\"");
     EXPECT_EQ(to_json(Json(std::nan(""))), "null");
     EXPECT_EQ(to_json(Json(-std::numeric_limits<double>::infinity())), "null");
+    EXPECT_EQ(to_json(Json(-0.0)), "-0.0");  // "-0" would be read as the integer 0
     EXPECT_EQ(to_json_pretty(parse_json(R"({"a":[1,{}],"b":[]})", "x").value()),
               "{\n  \"a\": [\n    1,\n    {}\n  ],\n  \"b\": []\n}");
 }
@@ -88,6 +89,7 @@ TEST(Json, DoublesReadBackTheSame) {
         ASSERT_EQ(std::strtod(text.c_str(), nullptr), d) << text;
         const Result<Json> back = parse_json(text, "x");
         ASSERT_TRUE(back.ok()) << text;
+        ASSERT_EQ(back.value().to_number<double>(), d) << text;
     }
 }
 
