@@ -168,7 +168,8 @@ TEST(ChatTemplate, RefusesInOneSentence) {
         return chat.ok() ? std::string() : chat.error().message;
     };
     EXPECT_NE(of(TestVocabulary().metadata()).find("no chat template"), std::string::npos);
-    EXPECT_NE(of(TestVocabulary().metadata("{% if %}")).find("does not parse"), std::string::npos);
+    for (const char* source : {"{% if %}", "a{%}b", "{%", "a{%%"})
+        EXPECT_NE(of(TestVocabulary().metadata(source)).find("does not parse"), std::string::npos) << source;
     EXPECT_NE(of(TestVocabulary().metadata(std::string(3 << 20, 'x'))).find("has 3145728 bytes"),
               std::string::npos);
     EXPECT_NE(of(TestVocabulary().metadata(std::string(100000, '(').insert(0, "{{ "))).find("does not parse"),

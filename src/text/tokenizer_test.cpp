@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <ctime>
+#include <random>
 #include <thread>
 
 #include "text/text_test_vocabulary.h"
@@ -252,25 +253,58 @@ TEST(Tokenizer, AMegabyteOfOneCharacter) {
     }
 }
 
-TEST(Tokenizer, ConstUseFromManyThreads) {
+// Words, numbers, spaces, other scripts and control tokens, in an order that `seed` decides.
+std::string random_text(uint32_t seed) {
+    constexpr std::string_view kPieces[] = {"hello",
+                                            " w",
+                                            "aaaa",
+                                            "123",
+                                            "12",
+                                            "\n",
+                                            "  ",
+                                            "'s",
+                                            "\xC3\xA9",
+                                            "\xE4\xB8\xAD",
+                                            "<|im_end|>",
+                                            "<think>",
+                                            "\xF0\x9F\x98\x80",
+                                            ",",
+                                            "He",
+                                            "\t\n",
+                                            "[PAD0]"};
+    std::mt19937 random(seed);
+    std::string text;
+    for (uint32_t n = 1 + random() % 60; n > 0; --n) text += kPieces[random() % std::size(kPieces)];
+    return text;
+}
+
+TEST(Tokenizer, TenThousandTextsOnSixtyFourThreads) {
     // Risk: hidden shared state (caches) makes concurrent encodes wrong.
-    const TestVocabulary v;
-    const Tokenizer t = Tokenizer::from_metadata(v.metadata()).value();
-    std::vector<int> wrong(8, 0);
-    std::vector<std::thread> threads;
-    threads.reserve(wrong.size());
-    for (size_t i = 0; i < wrong.size(); ++i) {
-        threads.emplace_back([&, i] {
-            for (int n = 0; n < 200; ++n) {
-                const std::string text =
-                    "hello " + std::string(static_cast<size_t>(n) % 17 + i, 'a') + "<|im_end|>";
-                const auto encoded = t.encode(text, Specials::parse);
-                if (!encoded.ok() || t.decode(encoded.value(), true) != text) ++wrong[i];
-            }
-        });
+    constexpr size_t kThreads = 64, kTexts = 2500;  // of each pre-tokenizer
+    for (const char* pre : {"smollm", "llama-bpe", "qwen2", "qwen35"}) {
+        TestVocabulary v;
+        v.pre = pre;
+        const Tokenizer one = Tokenizer::from_metadata(v.metadata()).value();
+        const Tokenizer shared = Tokenizer::from_metadata(v.metadata()).value();
+        std::vector<std::string> texts;
+        std::vector<std::vector<int32_t>> serial, parallel(kTexts);
+        for (uint32_t i = 0; i < kTexts; ++i) {
+            texts.push_back(random_text(i));
+            serial.push_back(ids(one.encode(texts.back(), Specials::parse, false)));
+        }
+        std::vector<std::thread> threads;
+        threads.reserve(kThreads);
+        for (size_t t = 0; t < kThreads; ++t)
+            threads.emplace_back([&, t] {
+                for (size_t i = t; i < kTexts; i += kThreads) {
+                    const auto encoded = shared.encode(texts[i], Specials::parse, false);
+                    if (encoded.ok() && shared.decode(encoded.value(), true) == texts[i])
+                        for (const TokenId id : encoded.value()) parallel[i].push_back(raw(id));
+                }
+            });
+        for (std::thread& thread : threads) thread.join();
+        for (size_t i = 0; i < kTexts; ++i) ASSERT_EQ(parallel[i], serial[i]) << pre << ": " << texts[i];
     }
-    for (std::thread& thread : threads) thread.join();
-    for (int count : wrong) EXPECT_EQ(count, 0);
 }
 
 }  // namespace

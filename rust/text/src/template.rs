@@ -196,15 +196,16 @@ fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(at) = rest.find("{%") {
+        let Some(inside) = rest[at + 2..].find("%}") else { break };
+        let end = at + 2 + inside;
+        let tag = &rest[at..end];
         out.push_str(&rest[..at]);
-        let Some(end) = rest[at..].find("%}") else { break };
-        let tag = &rest[at..at + end];
         match tag[2..].trim_matches(['-', '+', ' ', '\t', '\n', '\r']) {
             "generation" => out.push_str(&tag.replacen("generation", "if true", 1)),
             "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
             _ => out.push_str(tag),
         }
-        rest = &rest[at + end..];
+        rest = &rest[end..];
     }
     out.push_str(rest);
     out
