@@ -11,12 +11,15 @@ ORACLE_PYTHON ?= python3
 # More options of `make serve` and `make chat`.
 SERVE ?=
 CHAT ?=
+# Of `make fuzz`: hours by the clock, divided among the targets, and which (all).
+HOURS ?= 1
+TARGETS ?=
 # The prompt reaches the shell as an environment variable, so that quotes and dollars in it stay what they are.
 export PROMPT_TEXT := $(value PROMPT)
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build cuda run run-cpu run-cuda chat chat-cpu chat-cuda serve serve-cpu serve-cuda configure-cuda test test-gpu check proof lint fmt docs goldens explain bench clean model
+.PHONY: help setup build cuda run run-cpu run-cuda chat chat-cpu chat-cuda serve serve-cpu serve-cuda configure-cuda test test-gpu check fuzz proof lint fmt docs goldens explain bench clean model
 .NOTPARALLEL:
 
 help:  ## this list
@@ -83,6 +86,12 @@ test-gpu: model  ## every test of the GPU: builds build/cuda/gpu_test and runs i
 check:  ## all that .ci/run wants: format, include rule, tests, sanitizers, clang-tidy on recent changes
 	@tools/setup.sh check
 	@python3 tools/ci.py check
+
+fuzz:  ## the fuzz targets of tests/fuzz, so long in all: make fuzz HOURS=8 TARGETS="gguf json"
+	@tools/setup.sh check
+	@cmake --preset fuzz >&2
+	@cmake --build --preset fuzz --target fuzz_targets >&2
+	@python3 tools/fuzz.py --hours "$(HOURS)" $(TARGETS)
 
 proof: setup model  ## real clients, proxies, attacks and loads against the server, written to docs/proof.md: make proof ONLY="codex soak"
 	@tools/setup.sh check

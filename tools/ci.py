@@ -2,8 +2,8 @@
 """Builds and tests, part by part, with minutes for each and one total line at the end: `N passed, N failed`.
 
 Usage: tools/ci.py test     model, release build, ctest, pytest                          (`make test`)
-       tools/ci.py check    format, layering, headers, the above, Codex, OpenCode, HAProxy, sanitizers, CUDA kernels,
-                            clang-tidy                                                  (`make check`, .ci/run)
+       tools/ci.py check    format, layering, headers, the above, Codex, OpenCode, HAProxy, sanitizers, fuzz targets,
+                            CUDA kernels, clang-tidy                                    (`make check`, .ci/run)
 
 A test counts once for every way it is run. A part that is no test (a build, the format) counts as one failure when
 it fails and as nothing when it passes. Later parts run all the same, so that one run shows everything that is wrong.
@@ -19,12 +19,17 @@ import xml.etree.ElementTree as ElementTree
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import fuzz
+
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = str(ROOT / ".venv" / "bin" / "python")
 # Folders whose unit tests run under sanitizers too, with the op cases of tests/ops: the engine and everything it stands
 # on. text is Rust behind a C border, cli and server are heavy to compile and run in the end-to-end tests.
 SANITIZED = ["core", "quant", "load", "ops", "cpu", "model", "engine"]
 SANITIZED_TEST_S = 15 * 60
+# Tests whose code has threads of its own, without text and server, under the thread sanitizer.
+THREADED = ["engine_test", "ops_test", "cpu_test"]
+FUZZ_S = 20           # each target
 LOG_CHARS = 20_000    # of a failed run's output, its end
 # Tests with programs of others (coding agents from npm, HAProxy), which `tools/setup.sh test` does not install.
 CLIENTS = ["tests/agents", "tests/proxy"]
@@ -151,13 +156,14 @@ def build_and_test(totals):
 def sanitizer_options():
     """Environment of a sanitized test; Debian's symbolizer has its version in its name, so it must be pointed at."""
     symbolizer = f"external_symbolizer_path={shutil.which('llvm-symbolizer-19') or ''}"
-    return {"ASAN_OPTIONS": f"strict_string_checks=1:detect_stack_use_after_return=1:{symbolizer}",
+    return {"ASAN_OPTIONS": f"detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1:{symbolizer}",
+            "TSAN_OPTIONS": f"halt_on_error=1:{symbolizer}",
             "UBSAN_OPTIONS": f"print_stacktrace=1:{symbolizer}"}
 
 
-def sanitized_test(name):
-    """Runs one test binary of the sanitized build; returns its output and counts."""
-    folder = ROOT / "build" / "asan-ubsan"
+def sanitized_test(preset, name):
+    """Runs one test binary of a sanitized build; returns its output and counts."""
+    folder = ROOT / "build" / preset
     report = folder / f"{name}.xml"
     report.unlink(missing_ok=True)
     try:
@@ -170,21 +176,40 @@ def sanitized_test(name):
     return done.stdout[-LOG_CHARS:] if counts[1] else "", counts
 
 
-def sanitizers(totals):
-    tests = ["op_cases_test"] + [f"{f}_test" for f in SANITIZED if list((ROOT / "src" / f).glob("*_test.cpp"))]
-
+def sanitizer(totals, name, preset, tests):
+    """Builds and runs the tests of one sanitized build."""
     def run_tests():
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            results = list(pool.map(sanitized_test, tests))
-        for name, (output, counts) in zip(tests, results):
-            print(f"{name}: {counts[0]} passed, {counts[1]} failed\n{output}", flush=True)
+            results = list(pool.map(lambda test: sanitized_test(preset, test), tests))
+        for test, (output, counts) in zip(tests, results):
+            print(f"{test}: {counts[0]} passed, {counts[1]} failed\n{output}", flush=True)
         return tuple(sum(counts[i] for _, counts in results) for i in range(3))
 
-    if totals.part("asan build", steps(("cmake", "--preset", "asan-ubsan"),
-                                       ("cmake", "--build", "--preset", "asan-ubsan", "--target", *tests))):
-        totals.part("asan tests", run_tests)
+    if totals.part(f"{name} build", steps(("cmake", "--preset", preset),
+                                          ("cmake", "--build", "--preset", preset, "--target", *tests))):
+        totals.part(f"{name} tests", run_tests)
     else:
-        totals.skip("asan tests", "the build failed")
+        totals.skip(f"{name} tests", "the build failed")
+
+
+def sanitizers(totals):
+    unit_tests = [f"{f}_test" for f in SANITIZED if list((ROOT / "src" / f).glob("*_test.cpp"))]
+    sanitizer(totals, "asan", "asan-ubsan", ["op_cases_test", *unit_tests])
+    sanitizer(totals, "tsan", "tsan", THREADED)
+
+
+def fuzz_targets():
+    """Each target counts as one test."""
+    passed, failed = fuzz.run_all(fuzz.targets(), FUZZ_S, os.cpu_count())
+    return passed, failed, 0
+
+
+def fuzzing(totals):
+    if totals.part("fuzz build", steps(("cmake", "--preset", "fuzz"),
+                                       ("cmake", "--build", "--preset", "fuzz", "--target", "fuzz_targets"))):
+        totals.part("fuzz", fuzz_targets)
+    else:
+        totals.skip("fuzz", "the build failed")
 
 
 def main():
@@ -202,6 +227,7 @@ def main():
         if built:
             totals.part("clients", pytest("clients", *CLIENTS))
             sanitizers(totals)
+            fuzzing(totals)
         else:
             totals.skip("clients, asan build", "the release build failed")
         totals.part("kernels", step(sys.executable, "tools/check_kernels.py"))
