@@ -52,6 +52,7 @@ class Serving {
         : o_(options), session_(session), metrics_([this] { return figures(); }) {}
     ~Serving() {
         if (server_) server_->stop();
+        if (model_) model_->engine->stop();  // the last events are heard through observed_
     }
 
     Result<int> run() {

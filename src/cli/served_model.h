@@ -15,6 +15,11 @@ struct ServedModel {
     std::unique_ptr<Backend> backend;
     std::unique_ptr<EngineThread> engine;
     std::unique_ptr<Service> service;
+
+    // Answers under way are the service's, and end before it.
+    ~ServedModel() {
+        if (engine) engine->stop();
+    }
     int64_t page_bytes = 0;  // of a KV page, in all layers
 
     // Takes as long as loading does. `sizes` says how much of what the engine gets.

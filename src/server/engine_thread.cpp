@@ -25,7 +25,10 @@ EngineThread::EngineThread(std::unique_ptr<Engine> engine) : engine_(std::move(e
     }
 }
 
-EngineThread::~EngineThread() {
+EngineThread::~EngineThread() { stop(); }
+
+void EngineThread::stop() {
+    if (!engine_thread_.joinable()) return;
     draining_ = true;
     {
         std::lock_guard lock(mutex_);

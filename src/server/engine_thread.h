@@ -27,7 +27,6 @@ using EventSink = std::function<void(const Event&)>;
 class EngineThread {
   public:
     explicit EngineThread(std::unique_ptr<Engine> engine);
-    // Ends what is live (finish == cancelled) and delivers everything before it returns.
     ~EngineThread();
     EngineThread(const EngineThread&) = delete;
     EngineThread& operator=(const EngineThread&) = delete;
@@ -57,6 +56,9 @@ class EngineThread {
     // Refuses new requests from now on; those under way go on.
     void drain();
     bool draining() const { return draining_.load(); }
+    // Ends what is live (finish == cancelled) and delivers everything before it returns; the sinks' owners
+    // may go then. The thread that owns this.
+    void stop();
 
   private:
     struct Submission {

@@ -184,3 +184,17 @@ def test_a_full_disk(binary, models):
     assert done.returncode == 4, done.stderr
     assert len(errors) == 1 and "logits.npy" in errors[0] and "No space left on device" in errors[0], errors
     assert done.stdout == b"", "a file is left"
+
+
+# Risk: the last event of an answer comes when those whom it concerns are gone already.
+def test_an_answer_that_nobody_hears(faulty, models, tmp_path):
+    arguments = ["chat", models / "tiny.gguf", "--temp", 0, "-n", 2, "--no-history", "-t", 1]
+    with (models / "talk.txt").open("rb") as talk:
+        plain = Outcome(faulty, arguments, tmp_path / "plain", stdin=talk)
+
+    def run(n):
+        with (models / "talk.txt").open("rb") as talk:
+            return Outcome(faulty, arguments, tmp_path / f"{n}", "write:4", stdin=talk).trouble(plain, "write")
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        assert {*pool.map(run, range(24))} == {""}
