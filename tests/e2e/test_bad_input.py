@@ -61,7 +61,7 @@ def test_bad_numbers_are_usage_errors(refused, tiny, flag, value):
         (["run", "m", "two"], "'two' is not expected"),
         (["run", "m", "-p"], "-p"),
         (["explain", "m", "--gpu", "a100"], "expected h200, rtx5090, pro6000 or spark"),
-        (["perplexity", "m"], "-f FILE or --tokens"),
+        (["perplexity", "m"], "give -f FILE, --tokens"),
         (["perplexity", "m", "-f", "a", "--tokens", "b"], "excludes"),
         (["run", "m", "-p", "a", "--backend", "gpu"], "expected auto, cuda or cpu"),
         (["bench", "m", "-o", "xml"], "expected md, csv, json or jsonl"),
