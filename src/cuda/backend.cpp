@@ -7,6 +7,7 @@
 #include "cuda/device.h"
 #include "cuda/launch.h"
 #include "cuda/lowered.h"
+#include "cuda/pinned_pool.h"
 #include "cuda/placement.h"
 
 namespace sparkinfer {
@@ -49,6 +50,7 @@ class CudaBackend final : public Backend {
     Result<Ticket> execute(const Compiled& compiled, std::span<const std::byte> step) override;
     Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) override;
     Result<bool> done(Ticket ticket, bool wait) override;
+    HostBlock host_block(size_t bytes) override { return pinned_->block(bytes); }
     void release(const Compiled& compiled) override;
 
   private:
@@ -67,6 +69,7 @@ class CudaBackend final : public Backend {
     std::unique_ptr<Placement> weights_;  // and all other device memory
     std::byte* scratch_ = nullptr;
     int64_t scratch_bytes_ = 0, scratch_planned_ = 0;
+    std::shared_ptr<PinnedPool> pinned_ = std::make_shared<PinnedPool>();
     std::vector<Program> programs_;
     std::vector<int32_t> released_;                 // places of programs_ that are free again
     std::map<int32_t, std::string> plain_notices_;  // by rows

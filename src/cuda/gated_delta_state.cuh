@@ -50,6 +50,23 @@ __device__ inline int delta_accepted(const GatedDelta& o, const Segment& g) {
     const int early = delta_accepted_early(g);
     return early >= 0 ? early : o.slots.slot(g.slot).cursor.accepted;
 }
+__device__ __forceinline__ bool delta_has_cursor(const GatedDelta& o, const Segment& g) {
+    return g.rows > 0 && o.step.rows()[g.first_row].flags & kRowFromCursor;
+}
+// What a segment's cursor says, where it is asked.
+struct DeltaCursor {
+    bool stopped;
+    int accepted;  // logged rows to fold
+};
+__device__ __forceinline__ DeltaCursor delta_cursor(const GatedDelta& o, const Segment& g, bool cursor) {
+    DeltaCursor c{false, 0};
+    if (!cursor && delta_accepted_early(g) >= 0) return c;
+    const Cursor& from = o.slots.slot(g.slot).cursor;
+    const int32_t stopped = from.stopped, accepted = from.accepted;  // one wait for both
+    if (cursor) c.stopped = stopped != 0;
+    if (delta_accepted_early(g) < 0) c.accepted = accepted;
+    return c;
+}
 __device__ inline int delta_folded(const GatedDelta& o, const Segment& g) {
     int n = g.rows;  // what is only logged is at the end, and little
 #pragma unroll 1

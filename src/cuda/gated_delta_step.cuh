@@ -431,23 +431,6 @@ __device__ __forceinline__ void delta_segment(DeltaThread<kOut>& me, DeltaInput 
     if (alone && g.state_out >= 0 && kOut) me.write_header(g.state_out, me.folded, logged);
 }
 
-__device__ __forceinline__ bool delta_has_cursor(const GatedDelta& o, const Segment& g) {
-    return g.rows > 0 && o.step.rows()[g.first_row].flags & kRowFromCursor;
-}
-// What a segment's cursor says, where it is asked.
-struct DeltaCursor {
-    bool stopped;
-    int accepted;  // logged rows to fold
-};
-__device__ __forceinline__ DeltaCursor delta_cursor(const GatedDelta& o, const Segment& g, bool cursor) {
-    DeltaCursor c{false, 0};
-    if (!cursor && delta_accepted_early(g) >= 0) return c;
-    const Cursor& from = o.slots.slot(g.slot).cursor;
-    const int32_t stopped = from.stopped, accepted = from.accepted;  // one wait for both
-    if (cursor) c.stopped = stopped != 0;
-    if (delta_accepted_early(g) < 0) c.accepted = accepted;
-    return c;
-}
 // A segment whose state and first row have been read, and folded where the step says so; after the wait.
 template <bool kOut>
 __device__ __forceinline__ void delta_finish_segment(DeltaThread<kOut>& me, const DeltaInput& next,

@@ -84,7 +84,7 @@ bool PrefixCache::make_host_room(int64_t bytes) {
 
 // A copy in the host. REQUIRES: room for it. False: the machine has no memory left.
 bool PrefixCache::set_host(Place& place, std::span<const std::byte> bytes) {
-    HostBlock block = host_block(bytes.size());
+    HostBlock block = host_block_(bytes.size());
     if (!block) return false;
     std::copy(bytes.begin(), bytes.end(), block.get());
     place_host(place, std::move(block));
@@ -104,7 +104,7 @@ bool PrefixCache::to_host(std::span<Place* const> places) {
     std::vector<HostBlock> blocks;
     for (const Place* place : places) {
         const std::span<std::byte> from = device_bytes(*place);
-        blocks.push_back(host_block(from.size()));
+        blocks.push_back(host_block_(from.size()));
         if (!blocks.back()) return false;
         moves.push_back({{blocks.back().get(), from.size()}, from});
     }

@@ -109,7 +109,8 @@ void LiveEngine::make_cache(int32_t checkpoints) {
     if (options_.deterministic) limits.granule = options_.chunk;
     cache_ = std::make_unique<PrefixCache>(
         runner_->kv(), runner_->states(), limits,
-        [this](std::span<const BlockMove> moves) { return runner_->move_blocks(moves); });
+        [this](std::span<const BlockMove> moves) { return runner_->move_blocks(moves); },
+        [this](size_t bytes) { return runner_->host_block(bytes); });
 }
 
 LiveEngine::~LiveEngine() {

@@ -20,8 +20,13 @@ int32_t common_prefix(std::span<const TokenId> a, std::span<const TokenId> b) {
 
 }  // namespace
 
-PrefixCache::PrefixCache(KvCache& kv, StatePool& states, const CacheLimits& limits, BlockMover mover)
-    : kv_(kv), states_(states), limits_(limits), mover_(std::move(mover)) {}
+PrefixCache::PrefixCache(KvCache& kv, StatePool& states, const CacheLimits& limits, BlockMover mover,
+                         HostBlockMaker host_block)
+    : kv_(kv),
+      states_(states),
+      limits_(limits),
+      mover_(std::move(mover)),
+      host_block_(std::move(host_block)) {}
 
 PrefixCache::~PrefixCache() { clear(); }
 

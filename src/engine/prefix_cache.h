@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/host_block.h"
 #include "engine/kv_cache.h"
 #include "engine/sequence.h"
 #include "engine/state_pool.h"
+#include "ops/backend.h"
 
 namespace sparkinfer {
 
@@ -36,10 +36,12 @@ struct BlockMove {
     std::span<const std::byte> from;
 };
 using BlockMover = std::function<Result<void>(std::span<const BlockMove>)>;
+using HostBlockMaker = std::function<HostBlock(size_t bytes)>;
 
 class PrefixCache {
   public:
-    PrefixCache(KvCache& kv, StatePool& states, const CacheLimits& limits, BlockMover mover);
+    PrefixCache(KvCache& kv, StatePool& states, const CacheLimits& limits, BlockMover mover,
+                HostBlockMaker host_block = plain_host_block);
     ~PrefixCache();
     PrefixCache(const PrefixCache&) = delete;
     PrefixCache& operator=(const PrefixCache&) = delete;
@@ -139,6 +141,7 @@ class PrefixCache {
     StatePool& states_;
     const CacheLimits limits_;
     BlockMover mover_;
+    HostBlockMaker host_block_;
     std::map<std::string, std::unique_ptr<Node>> roots_;
     std::list<Place*> device_pages_, device_states_, host_;  // oldest first
     int64_t host_bytes_ = 0;

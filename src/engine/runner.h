@@ -57,6 +57,7 @@ class Runner {
     const RunnerPlan& plan() const { return plan_; }
     const ModelShape& shape() const { return model_.shape(); }
     const BackendInfo& backend() const { return backend_.info(); }
+    HostBlock host_block(size_t bytes) { return backend_.host_block(bytes); }
     int32_t tapes() const { return int32_t(tapes_.size()); }
 
     // Rows that a step of `rows` rows is recorded at.

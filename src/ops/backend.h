@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/result.h"
+#include "ops/host_block.h"
 #include "ops/tape.h"
 
 namespace sparkinfer {
@@ -120,6 +121,9 @@ class Backend {
     virtual Result<Ticket> execute(const Compiled& compiled, std::span<const std::byte> step) = 0;
     // Copies between this backend's memory and the host's, or within it, after `after` has completed.
     virtual Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) = 0;
+    // Host memory that copies of this backend reach fastest, not initialised; null: none is left. It may
+    // outlive the backend.
+    virtual HostBlock host_block(size_t bytes) { return plain_host_block(bytes); }
     // Whether the ticket has completed; with `wait`, not before it has. An error is the device's.
     virtual Result<bool> done(Ticket ticket, bool wait) = 0;
     // Forgets a compiled tape. REQUIRES: every step that executes it is done.
