@@ -102,7 +102,8 @@ def test_prompts_that_cannot_be(refused, tiny, tmp_path):
 
 
 def test_a_prompt_of_more_than_64_mib_is_refused(refused, tiny):
-    assert "67108864 bytes" in refused(3, "run", tiny, stdin=b"a" * (64 * 1024 * 1024 + 1))
+    for command in ("run", "chat", "tokenize"):
+        assert "67108864 bytes" in refused(3, command, tiny, stdin=b"a" * (64 * 1024 * 1024 + 1))
 
 
 def test_a_prompt_longer_than_the_context(refused, tiny, execute):

@@ -1,5 +1,7 @@
 """Risk: a model file that is cut while it is in use ends the program by a signal, without a word, and half a file stays."""
 
+import http.client
+import re
 import shutil
 import subprocess
 
@@ -39,6 +41,20 @@ def test_cut_while_a_text_is_rated(binary, model, models, tmp_path):
         cut(model)
         ended_in_a_sentence(process, model)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.gguf", "text.txt"]
+
+
+def test_cut_while_it_is_served(binary, model):
+    command = [str(binary), "serve", str(model), "--port", "0", "--slots", "1", "--ctx", "256", "-t", "1"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        port = int(re.search(rb"127\.0\.0\.1:(\d+) ", process.stdout.readline()).group(1))
+        cut(model)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+        connection.request("POST", "/v1/completions", '{"prompt": "Hello", "max_tokens": 2}',
+                           {"content-type": "application/json"})
+        with pytest.raises(OSError):    # it went away
+            connection.getresponse()
+        connection.close()
+        ended_in_a_sentence(process, model)
 
 
 def test_cut_while_a_prompt_is_awaited(binary, model):
