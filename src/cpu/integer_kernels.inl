@@ -190,9 +190,11 @@ INLINE void pack_iq4_xs(const RowSet& rows, int first, int64_t at, PackedGroup* 
 // Blocks of kGroups · 32 columns; first_group and groups are multiples of that.
 template <Quant kQuant>
 INLINE void pack_as(const RowSet& rows, int first_group, int groups, PackedGroup* to) {
+    const NextTile next = rows.next;
     constexpr int kGroups = Format<kQuant>::block / kGroup;
     for (int g = 0; g < groups; g += kGroups) {
         const int64_t at = int64_t((first_group + g) / kGroups) * Format<kQuant>::bytes;
+        for (int i = 0; i < kGroups; ++i) fetch_ahead(next, g + i, groups);
 #pragma GCC unroll 2
         for (int first = 0; first < kTileRows; first += Wide::kRows) {
             if constexpr (kQuant == Quant::q4_k)

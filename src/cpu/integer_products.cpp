@@ -16,6 +16,7 @@ namespace {
 // Sixteen rows of blocks.
 struct RowSet {
     const std::byte* row[kTileRows];
+    NextTile next;
 };
 
 // The part of the next tile whose turn it is at step g of `groups`.
@@ -87,9 +88,11 @@ bool has_integer_form(const Weight& w) {
 bool has_half_scales(Quant quant) { return quant == Quant::q6_k; }
 
 void pack_tile([[maybe_unused]] const Weight& w, [[maybe_unused]] const TilePlace& place,
-               [[maybe_unused]] PackedGroup* to, [[maybe_unused]] IntegerForm form) {
+               [[maybe_unused]] PackedGroup* to, [[maybe_unused]] const NextTile& next,
+               [[maybe_unused]] IntegerForm form) {
 #if defined(__x86_64__)
     RowSet rows;
+    rows.next = next;
     const int64_t bytes = row_bytes(w);
     const auto* first =
         static_cast<const std::byte*>(w.data) + weight_row(w, place.expert, place.row) * bytes;

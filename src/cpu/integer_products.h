@@ -31,13 +31,6 @@ static_assert(sizeof(PackedGroup) == 768);
 // Whether this machine can, the format's blocks can be packed, and no factor follows.
 bool has_integer_form(const Weight& w);
 
-// to[g] = columns 32 · (first_group + g) … of `rows` ≤ 16 rows from `row` on; g < groups ≤ kTileGroups. Rows
-// behind the last are copies of it. first_group: a multiple of the format's block.
-struct TilePlace {
-    int expert, row, rows, first_group, groups;
-};
-void pack_tile(const Weight& w, const TilePlace& place, PackedGroup* to, IntegerForm form = integer_form());
-
 // Where the weights lie that are wanted after a tile: `lines` cache lines in each row from `row` on. A tile
 // is too small for the machine to see by itself where reading goes on.
 struct NextTile {
@@ -45,6 +38,14 @@ struct NextTile {
     int64_t stride = 0;
     int lines = 0;
 };
+// to[g] = columns 32 · (first_group + g) … of `rows` ≤ 16 rows from `row` on; g < groups ≤ kTileGroups. Rows
+// behind the last are copies of it. first_group: a multiple of the format's block.
+struct TilePlace {
+    int expert, row, rows, first_group, groups;
+};
+void pack_tile(const Weight& w, const TilePlace& place, PackedGroup* to, const NextTile& next = {},
+               IntegerForm form = integer_form());
+
 // Of the tile after `place`, whatever of it this matrix has.
 NextTile next_tile(const Weight& w, const TilePlace& place);
 

@@ -67,8 +67,8 @@ std::vector<float> product(const Weight& w, int row, int rows, const IntegerGrou
     const int groups = w.in / kGroup;
     for (int g = 0; g < groups; g += kTileGroups) {
         const int count = std::min(kTileGroups, groups - g);
-        pack_tile(w, {.expert = 0, .row = row, .rows = rows, .first_group = g, .groups = count}, tile.data(),
-                  form);
+        const TilePlace place{.expert = 0, .row = row, .rows = rows, .first_group = g, .groups = count};
+        pack_tile(w, place, tile.data(), next_tile(w, place), form);
         multiply_tile({.tile = tile.data(),
                        .x = x,
                        .tokens = tokens,
@@ -78,7 +78,8 @@ std::vector<float> product(const Weight& w, int row, int rows, const IntegerGrou
                        .halves = has_half_scales(w.quant),
                        .planes = kind == Activations::int16,
                        .out = out.data(),
-                       .out_stride = rows},
+                       .out_stride = rows,
+                       .next = next_tile(w, place)},
                       form);
     }
     EXPECT_EQ(out.back(), -7.0f) << "written behind the end";

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kChunkBytes = 128 << 10;
 constexpr int kFewTokens = 8;
+constexpr int kFewest = 2;  // up to so many, packing takes longer than multiplying
 
 int64_t padded(int64_t k) { return (k + 15) / 16 * 16; }
 
@@ -62,8 +63,8 @@ Activations wanted(const Context& context, std::initializer_list<const Weight*> 
 namespace {
 
 // With few rows of x each tile is used once, and it is reading the weights that takes time: the next tile is
-// asked for while one is multiplied. With many, a few rows of x at a time stay in the first-level cache for
-// all tiles.
+// asked for while one is packed or multiplied, whichever takes longer. With many, a few rows of x at a time
+// stay in the first-level cache for all tiles.
 void multiply_integers(const Weight& w, int expert, RowChunk chunk, const ActivationRows& x, int tokens,
                        float* out, int64_t out_stride, PackedGroup* tiles) {
     TileProduct p{};
@@ -76,12 +77,13 @@ void multiply_integers(const Weight& w, int expert, RowChunk chunk, const Activa
             const int end = std::min(at + together, chunk.rows);
             TilePlace place{expert, 0, 0, p.first_group, std::min(kTileGroups, groups - p.first_group)};
             p.groups = place.groups;
+            NextTile fetched;
             for (int r = at; r < end; r += kTileRows) {
                 place.row = chunk.first + r;
                 place.rows = std::min(kTileRows, end - r);
-                pack_tile(w, place, tiles + (r - at) / kTileRows * kTileGroups);
+                if (tokens <= kFewTokens) (tokens <= kFewest ? fetched : p.next) = next_tile(w, place);
+                pack_tile(w, place, tiles + (r - at) / kTileRows * kTileGroups, fetched);
             }
-            if (tokens <= kFewTokens) p.next = next_tile(w, place);
             for (int t = 0; t < tokens; t += kFewTokens) {
                 p.tokens = std::min(kFewTokens, tokens - t);
                 p.x = x.integers + t;

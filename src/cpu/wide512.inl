@@ -27,8 +27,10 @@ struct Wide {
     }
     // The low four bits of each lane to bit 4 of its bytes.
     static INLINE I spread(I v) {
-        const I apart = _mm512_mullo_epi32(and_(v, all(15)), all(0x00204081));
-        return left(and_(apart, all(0x01010101)), 4);
+        const I table = _mm512_setr_epi32(0, 0x10, 0x1000, 0x1010, 0x100000, 0x100010, 0x101000, 0x101010,
+                                          0x10000000, 0x10000010, 0x10001000, 0x10001010, 0x10100000,
+                                          0x10100010, 0x10101000, 0x10101010);
+        return _mm512_permutexvar_epi32(v, table);
     }
     static INLINE I look_up(I codes, const uint8_t* table) {
         const __m128i t = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
