@@ -69,10 +69,15 @@ std::string shell_quoted(const std::string& word) {
 
 // Names of pulled models as the paths of their files.
 template <class Options>
-static void find_models_of(Options& options) {
-    if constexpr (std::is_same_v<Options, ConnectOptions>) return;  // its model is a server's
-    if constexpr (requires { options.model.size(); }) options.model = find_model(options.model);
-    if constexpr (std::is_same_v<Options, InspectOptions>) options.file = find_model(options.file);
+static Result<void> find_models_of(Options& options) {
+    if constexpr (std::is_same_v<Options, ConnectOptions>) return {};  // its model is a server's
+    if constexpr (requires { options.model.size(); }) {
+        TRY(options.model, find_model(options.model));
+    }
+    if constexpr (std::is_same_v<Options, InspectOptions>) {
+        TRY(options.file, find_model(options.file));
+    }
+    return {};
 }
 
 // What an exception of a library says to an operator: memory, or something else that the system has no more
@@ -114,7 +119,8 @@ int cli_main(int argc, char** argv, const Backends& backends) {
             return written.ok() ? 0 : finish(written.error());
         }
         Command& command = std::get<Command>(parsed.value());
-        std::visit([](auto& options) { find_models_of(options); }, command);
+        const auto found = std::visit([](auto& options) { return find_models_of(options); }, command);
+        if (!found.ok()) return finish(found.error());
         const Result<int> ran =
             std::visit([&](const auto& options) { return run_command(options, session); }, command);
         return ran.ok() ? ran.value() : finish(ran.error());

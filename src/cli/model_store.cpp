@@ -93,16 +93,22 @@ std::string models_folder() {
     return "";
 }
 
-std::string find_model(const std::string& word) {
+Result<std::string> find_model(const std::string& word) {
     std::error_code trouble;
     const std::string folder = models_folder();
-    if (word.empty() || folder.empty() || word.find('/') != std::string::npos || fs::exists(word, trouble))
-        return word;
+    if (word.empty() || word.find('/') != std::string::npos || fs::exists(word, trouble)) return word;
     std::vector<std::string> names = {word, word + ".gguf"};
-    for (const KnownModel& model : built_in_manifest())
-        if (model.name == word) names.push_back(model.files[0].file);
+    bool known = false;
+    for (const KnownModel& model : built_in_manifest()) {
+        if (model.name != word) continue;
+        names.push_back(model.files[0].file);
+        known = true;
+    }
     for (const std::string& name : names)
-        if (fs::exists(fs::path(folder) / name, trouble)) return folder + "/" + name;
+        if (!folder.empty() && fs::exists(fs::path(folder) / name, trouble)) return folder + "/" + name;
+    if (known)
+        return bad_input("{}: the model is not on disk; `sparkinfer pull {} --from SOURCE` obtains it", word,
+                         word);
     return word;
 }
 

@@ -15,8 +15,8 @@ std::string models_folder();
 
 // MODEL as a user writes it, as a path: what exists is taken as it is; else a word without a slash is looked
 // for among the pulled models: by its file's name, that name without ".gguf", or its name in the built-in
-// manifest. Not found: the word itself.
-std::string find_model(const std::string& word);
+// manifest. Not found: the word itself. Errors: a name of the built-in manifest that was not pulled.
+Result<std::string> find_model(const std::string& word);
 
 // A file as a manifest knows it.
 struct KnownFile {

@@ -400,7 +400,8 @@ std::string overview_text() {
         "[arguments]\n\nCommands:\n";
     for (const CommandRow& row : kCommands) text += fmt::format("  {:<14}{}\n", row.name, row.summary);
     text +=
-        "\nOptions:\n  -h,--help   this help; `sparkinfer COMMAND --help` explains a command\n  --version   "
+        "\nOptions:\n  -h,--help   this help; `sparkinfer COMMAND --help` or `help COMMAND` explains a "
+        "command\n  --version   "
         "the version, and how it was built\n";
     text += "\nExamples:\n";
     for (const CommandRow& row : kCommands) {
@@ -419,6 +420,11 @@ Result<std::variant<Command, Printout>> parse_command_line(const std::vector<std
     if (arguments.empty()) return usage_error("no command is given; `sparkinfer --help` lists them");
     const std::string& first = arguments[0];
     if (first == "--version") return std::variant<Command, Printout>(Printout{build_text()});
+    if (first == "help" && arguments.size() > 1) {
+        std::vector<std::string> asked(arguments.begin() + 1, arguments.end());
+        asked.emplace_back("--help");
+        return parse_command_line(asked);
+    }
     if (first == "--help" || first == "-h" || first == "help")
         return std::variant<Command, Printout>(Printout{overview_text()});
     const bool load = arguments.size() > 1 && first == "bench" && arguments[1] == "serve";

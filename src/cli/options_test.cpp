@@ -230,6 +230,8 @@ TEST(Options, HelpIsThereOnEveryLevel) {
         EXPECT_NE(text.find("Examples:"), std::string::npos) << text;
         EXPECT_NE(overview_text().find(command), std::string::npos);
     }
+    EXPECT_EQ(std::get<Printout>(parse_command_line({"help", "bench", "serve"}).value()).text,
+              std::get<Printout>(parse_command_line({"bench", "serve", "--help"}).value()).text);
     EXPECT_EQ(std::get<Printout>(parse_command_line({"--version"}).value()).text.rfind("sparkinfer ", 0), 0u);
 }
 

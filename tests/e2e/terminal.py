@@ -85,8 +85,9 @@ class Terminal:
         self.slave = slave
         environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "1", **(env or {})}
         self.process = subprocess.Popen(
-            list(map(str, command)), stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0), **more,
+            list(map(str, command)), env=environment, start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            **{"stdin": slave, "stdout": slave, "stderr": slave, **more},
         )
         self.bytes = b""
         self.seen = 0  # of the text, by expect()

@@ -252,6 +252,29 @@ def test_a_home_that_cannot_be_written_costs_the_history_alone(chat, tiny, tmp_p
     assert terminal.end() == 0
 
 
+def test_colours_unless_no_color(chat, tiny):
+    coloured = chat(tiny, *GREEDY, "-n", "1", env={"NO_COLOR": ""})
+    coloured.send("/tokens\r")
+    coloured.expect("\x1b[2mcontext: 0 of")
+    assert "\x1b[1m> \x1b[0m" in coloured.text
+    plain = chat(tiny, *GREEDY, "-n", "1", env={"NO_COLOR": "1"})
+    say(plain, "/tokens")
+    assert not re.search(r"\x1b\[[0-9;]*m", plain.text)
+
+
+def test_answers_go_where_stdout_goes(binary, tiny, tmp_path):
+    """Keys from a terminal, answers into a file: no editing, no sequences in the file."""
+    with open(tmp_path / "answers", "wb") as file:
+        with Terminal([binary, "chat", tiny, *GREEDY, "-n", "4"], stdout=file) as terminal:
+            terminal.expect("> ")
+            terminal.send("hello\n")
+            terminal.expect("max_tokens")
+            terminal.send("\x04")
+            assert terminal.end() == 0
+    answer = (tmp_path / "answers").read_bytes()
+    assert answer and b"\x1b" not in answer and b"> " not in answer
+
+
 def test_locale_c_and_a_dumb_terminal(binary, tiny):
     with Terminal([binary, "chat", tiny, *GREEDY, "-n", "1"], env={"TERM": "dumb", "LC_ALL": "C"}) as terminal:
         terminal.expect("> ")

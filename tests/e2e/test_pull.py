@@ -187,6 +187,12 @@ def test_a_pulled_model_has_a_name(execute, smollm2, tmp_path):
     assert code == 0 and out.decode().splitlines()[1] == "  98.4 MB, 135M weights, Q4_1, context 8192, llama"
 
 
+def test_a_known_model_that_is_not_there(refused, tmp_path):
+    env = {"XDG_DATA_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    assert "`sparkinfer pull smollm2-135m --from SOURCE` obtains it" in refused(3, "run", "smollm2-135m", env=env)
+    assert "cannot open the file" in refused(3, "run", "no-such-model", "-p", "x", env=env)
+
+
 def test_models_lists_what_runs_and_what_does_not(execute, tiny, tmp_path):
     (tmp_path / "good \x1b[2Jname.gguf").symlink_to(tiny)
     (tmp_path / "part-00002-of-00003.gguf").write_bytes(b"GGUF")
