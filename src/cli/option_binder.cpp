@@ -118,18 +118,21 @@ void Binder::stored(StoredTypes& to, const char* kv_default) {
                      kv_default),
          3, to.kv);
     type("--state", "keep recurrent states in f32 (default) or bf16 (costs quality)", 2, to.state);
-    value("--activations", "TYPE",
-          "where a CPU multiplies quantised weights, activations are f32, int16 (default) or int8 (faster; "
-          "costs "
-          "quality)",
-          [&to](const std::string& name) -> Result<void> {
-              for (const Activations a : {Activations::f32, Activations::int16, Activations::int8})
-                  if (name == activations_name(a)) {
-                      to.activations = a;
-                      return {};
-                  }
-              return usage_error("--activations is '{}', expected f32, int16 or int8", name);
-          });
+    known(
+        value(
+            "--activations", "TYPE",
+            "where a CPU multiplies quantised weights, activations are f32, int16 (default) or int8 (faster; "
+            "costs "
+            "quality)",
+            [&to](const std::string& name) -> Result<void> {
+                for (const Activations a : {Activations::f32, Activations::int16, Activations::int8})
+                    if (name == activations_name(a)) {
+                        to.activations = a;
+                        return {};
+                    }
+                return usage_error("--activations is '{}', expected f32, int16 or int8", name);
+            }),
+        {"f32", "int16", "int8"});
 }
 
 void Binder::sampling(SamplingOptions& s) {
