@@ -103,7 +103,14 @@ Result<int> Chat::run() {
     if (input_.edits())
         note(fmt::format("{} · context of {} tokens · /help lists commands, Ctrl-D quits", card.id,
                          card.context));
+    const Deferred deferred;  // a signal between two answers is one at the prompt
+    std::optional<TerminalMode> mode;
+    if (input_.edits()) mode.emplace(TerminalMode::Kind::answer);
     while (!quit_) {
+        if (interrupted() && !terminated() && input_.edits()) {
+            clear_interrupt();
+            stopped_ = true;
+        }
         TRY(const std::optional<std::string> text, input_.next(std::exchange(stopped_, false)));
         if (!text) break;
         const Result<void> taken = take(*text);
@@ -133,11 +140,7 @@ Result<void> Chat::say(const std::string& message) {
         return bad_input("{}", prepared.error().message);
     }
     for (const std::string& notice : prepared.value()->notices) note(notice);
-    {
-        std::optional<TerminalMode> mode;
-        if (input_.edits()) mode.emplace(TerminalMode::Kind::answer);
-        TRY(counted_, speak(service_, std::move(prepared).value(), screen_));
-    }
+    TRY(counted_, speak(service_, std::move(prepared).value(), screen_));
     keep(message, counted_);
     if (screen_.terminal) TRY_VOID(session_.out.write("\n"));
     return {};

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,6 +24,7 @@ namespace {
 constexpr std::string_view kPrompt = "> ";
 constexpr uint64_t kHistoryBytes = uint64_t(8) << 20;
 constexpr size_t kHistoryTexts = 1000;
+constexpr int kLook = 250;  // ms, for signals that came just before a wait
 
 // One text a line.
 std::string escaped(const std::string& text) {
@@ -125,7 +127,10 @@ Result<std::optional<std::string>> ChatInput::next(bool after_interrupt) {
     bool before = after_interrupt;
     while (edits_) {
         LineEditor::Typed typed = editor_.read(kPrompt);
-        if (typed.end == LineEditor::End::ended) return std::optional<std::string>();
+        if (typed.end == LineEditor::End::ended) {
+            interrupted_ = sparkinfer::interrupted();
+            return std::optional<std::string>();
+        }
         if (typed.end == LineEditor::End::entered) {
             if (!typed.text.empty()) keep(typed.text);
             return std::optional(message_of(std::move(typed.text)));
@@ -153,6 +158,13 @@ Result<std::optional<std::string>> ChatInput::next_line() {
     }
     size_t end = waiting_.find('\n');
     for (std::string block(size_t(1) << 16, '\0'); end == std::string::npos && !ended_;) {
+        pollfd ready{STDIN_FILENO, POLLIN, 0};
+        const int polled = ::poll(&ready, 1, kLook);
+        if (sparkinfer::interrupted()) {
+            interrupted_ = true;
+            return std::optional<std::string>();
+        }
+        if (polled == 0) continue;
         const ssize_t got = ::read(STDIN_FILENO, block.data(), block.size());
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return bad_input("stdin: cannot read: {}", std::generic_category().message(errno));

@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kGone = -1, kNothing = -2;       // of key(): the terminal has ended; no key in time
 constexpr int kEscape = 27, kEscapeWait = 50;  // ms in which the rest of a key's sequence comes
+constexpr int kLook = 250;                     // ms, for signals that came just before a wait
 constexpr size_t kHistoryMost = 1000;
 
 constexpr int control(char letter) { return letter & 0x1f; }
@@ -56,7 +57,9 @@ std::string cleaned(std::string_view pasted) {
 int LineEditor::key(int wait_ms) {
     while (pending_at_ == pending_.size()) {
         pollfd ready{STDIN_FILENO, POLLIN, 0};
-        const int polled = ::poll(&ready, 1, wait_ms);
+        const int polled = ::poll(&ready, 1, wait_ms < 0 ? kLook : wait_ms);
+        if (interrupted()) return kGone;  // by a signal, not by a key
+        if (polled == 0 && wait_ms < 0) continue;
         if (polled == 0) return kNothing;
         if (polled < 0 && errno == EINTR) {
             draw();

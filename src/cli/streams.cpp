@@ -133,7 +133,7 @@ bool interrupted() { return g_interrupted != 0; }
 bool terminated() { return g_interrupted == SIGTERM; }
 void clear_interrupt() { g_interrupted = 0; }
 
-Deferred::Deferred() { g_deferred = 1; }
-Deferred::~Deferred() { g_deferred = 0; }
+Deferred::Deferred() { g_deferred = g_deferred + 1; }
+Deferred::~Deferred() { g_deferred = g_deferred - 1; }
 
 }  // namespace sparkinfer

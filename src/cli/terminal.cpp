@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::string_view kPasteOn = "\x1b[?2004h", kPasteOff = "\x1b[?2004l";
 
-volatile std::sig_atomic_t g_changed = 0, g_editing = 0;
+enum { as_found, editing, answering };
+volatile std::sig_atomic_t g_mode = as_found;
 termios g_found;
 
 void tell(std::string_view sequence) {
@@ -83,29 +84,38 @@ std::string terminal_safe(std::string_view text) {
     return safe;
 }
 
-TerminalMode::TerminalMode(Kind kind) {
-    if (g_changed || ::tcgetattr(STDIN_FILENO, &g_found) != 0) return;
-    watch_ends();
+static void apply(int kind) {
     termios mode = g_found;
     mode.c_lflag &= ~tcflag_t(ICANON | ECHO);
     mode.c_iflag &= ~tcflag_t(ICRNL | INLCR | IXON);
-    if (kind == Kind::edit) mode.c_lflag &= ~tcflag_t(ISIG | IEXTEN);
+    if (kind == editing) mode.c_lflag &= ~tcflag_t(ISIG | IEXTEN);
     mode.c_cc[VMIN] = 1;
     mode.c_cc[VTIME] = 0;
-    g_editing = kind == Kind::edit;
-    g_changed = 1;
+    const bool pasted = g_mode == editing;
+    g_mode = kind;
     ::tcsetattr(STDIN_FILENO, TCSADRAIN, &mode);
-    if (kind == Kind::edit) tell(kPasteOn);
+    if (pasted != (kind == editing)) tell(kind == editing ? kPasteOn : kPasteOff);
 }
 
-TerminalMode::~TerminalMode() { restore_terminal(); }
+TerminalMode::TerminalMode(Kind kind) : outer_(g_mode) {
+    if (outer_ == as_found && ::tcgetattr(STDIN_FILENO, &g_found) != 0) return;
+    watch_ends();
+    apply(kind == Kind::edit ? editing : answering);
+}
+
+TerminalMode::~TerminalMode() {
+    if (g_mode == as_found) return;
+    if (outer_ == as_found)
+        restore_terminal();
+    else
+        apply(outer_);
+}
 
 void restore_terminal() {
-    if (!g_changed) return;
-    if (g_editing) tell(kPasteOff);
+    if (g_mode == as_found) return;
+    if (g_mode == editing) tell(kPasteOff);
     ::tcsetattr(STDIN_FILENO, TCSADRAIN, &g_found);
-    g_changed = 0;
-    g_editing = 0;
+    g_mode = as_found;
 }
 
 }  // namespace sparkinfer

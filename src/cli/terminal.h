@@ -27,7 +27,8 @@ Utf8Character utf8_character(std::string_view text, size_t at);
 // U+FFFD.
 std::string terminal_safe(std::string_view text);
 
-// How stdin's terminal treats keys while the object lives. Nothing typed is lost by a change. When the
+// How stdin's terminal treats keys while the object lives; one inside another takes its place for that time.
+// Nothing typed is lost by a change. When the
 // process is ended by SIGINT, SIGTERM, SIGHUP or SIGQUIT, the terminal is as it was found.
 class TerminalMode {
   public:
@@ -39,6 +40,9 @@ class TerminalMode {
     ~TerminalMode();
     TerminalMode(const TerminalMode&) = delete;
     TerminalMode& operator=(const TerminalMode&) = delete;
+
+  private:
+    int outer_;  // the mode before, as terminal.cpp counts them
 };
 
 // What ~TerminalMode does, for handlers of signals: async-signal-safe, nothing where no mode is set.

@@ -54,7 +54,6 @@ def test_a_bar_of_a_chat(binary, smollm2):
         terminal.expect(PROMPT, 120)
         terminal.send("/tokens\r")
         terminal.expect(" tokens of its prompt were kept")
-        terminal.expect(PROMPT)
         terminal.send(CTRL["D"])
         assert terminal.end() == 0
 
