@@ -105,7 +105,7 @@ Result<std::string> find_model(const std::string& word) {
         known = true;
     }
     for (const std::string& name : names)
-        if (!folder.empty() && fs::exists(fs::path(folder) / name, trouble)) return folder + "/" + name;
+        if (!folder.empty() && fs::exists(fs::path(folder) / name, trouble)) return fmt::format("{}/{}", folder, name);
     if (known)
         return bad_input("{}: the model is not on disk; `sparkinfer pull {} --from SOURCE` obtains it", word,
                          word);
@@ -153,6 +153,7 @@ Result<std::vector<FoundModel>> find_models(const std::string& folder, int depth
     }
     std::sort(paths.begin(), paths.end());
     std::vector<FoundModel> found;
+    found.reserve(paths.size());
     for (const std::string& path : paths) found.push_back(look_at(path));
     return found;
 }
