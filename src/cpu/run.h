@@ -22,6 +22,7 @@ class Carver {
     template <class T>
     T* take(int64_t count) {
         const int64_t at = used_;
+        // T may be a pointer.  NOLINTNEXTLINE(bugprone-sizeof-expression)
         used_ += (count * int64_t(sizeof(T)) + 63) / 64 * 64;
         if (!base_) return nullptr;
         CHECK(used_ <= bytes_, "scratch of {} bytes is {} short", bytes_, used_ - bytes_);
