@@ -90,6 +90,10 @@ Result<void> check_serve(const ServeOptions& o) {
     if (o.tls_cert.has_value() != o.tls_key.has_value())
         return usage_error("--tls-cert and --tls-key belong together, only {} is given",
                            o.tls_cert ? "--tls-cert" : "--tls-key");
+    if (o.unix_path && o.unix_path->empty())
+        return usage_error("--unix is '', expected the path of a socket");
+    for (const std::string& host : o.hosts)
+        if (host.empty()) return usage_error("--host is '', expected an address or a name");
     if (o.chunk && *o.chunk % 64 != 0)
         return usage_error("--chunk is '{}', expected a multiple of 64", *o.chunk);
     if (o.cache_file && o.no_prefix_cache)

@@ -50,6 +50,8 @@ TEST(ServeOptions, ReadsItsFlags) {
     EXPECT_EQ(trouble({"--log-format", "xml"}), "--log-format is 'xml', expected text or json");
     EXPECT_EQ(trouble({"--alias", ""}), "--alias is empty, expected a text");
     EXPECT_NE(trouble({"--slots", "0"}), "nothing");
+    EXPECT_NE(trouble({"--unix", ""}), "nothing");
+    EXPECT_NE(trouble({"--host", ""}), "nothing");
 }
 
 // Risk: gigabytes are taken for bytes, or a number too large wraps round.

@@ -100,5 +100,20 @@ TEST_F(HttpServerTest, StreamsWithSignsOfLife) {
     EXPECT_EQ(gone_, 0);
 }
 
+// Risk: what is done every so often is just being done when all ends, waits once more, and the end never comes.
+TEST(Net, EndsWhileSomethingIsDoneEveryMillisecond) {
+    std::atomic<int> done = 0;
+    for (int i = 0; i < 200; ++i) {
+        const auto net = Net::create(2, std::nullopt).value();
+        net->every(Ms(1), [&done] {
+            ++done;
+            std::this_thread::sleep_for(std::chrono::microseconds(700));
+        });
+        std::this_thread::sleep_for(std::chrono::microseconds(1500 + 10 * i));
+        net->stop();
+    }
+    EXPECT_GT(done, 0);
+}
+
 }  // namespace
 }  // namespace sparkinfer

@@ -226,21 +226,31 @@ class AsioNet final : public Net, public std::enable_shared_from_this<AsioNet> {
     void stop() override {
         stop_listening();
         for (const auto& timer : std::exchange(timers_, {}))
-            asio::post(timer->get_executor(), [timer] { timer->cancel(); });
+            asio::post(timer->at.get_executor(), [timer] {
+                timer->stopped = true;
+                timer->at.cancel();
+            });
         work_.reset();
         for (std::thread& thread : std::exchange(threads_, {})) thread.join();
     }
     void every(std::chrono::milliseconds interval, std::function<void()> work) override {
-        timers_.push_back(std::make_shared<Timer>(asio::make_strand(loop_->io)));
+        timers_.push_back(std::make_shared<Ticker>(Timer(asio::make_strand(loop_->io))));
         arm(timers_.back(), interval, std::move(work));
     }
 
   private:
-    static void arm(const std::shared_ptr<Timer>& timer, std::chrono::milliseconds interval,
+    // Cancelling reaches no handler that is already on its way: it must not wait again. On the timer's
+    // strand.
+    struct Ticker {
+        Timer at;
+        bool stopped = false;
+        explicit Ticker(Timer timer) : at(std::move(timer)) {}
+    };
+    static void arm(const std::shared_ptr<Ticker>& timer, std::chrono::milliseconds interval,
                     std::function<void()> work) {
-        timer->expires_after(interval);
-        timer->async_wait([timer, interval, work = std::move(work)](error_code error) mutable {
-            if (error) return;
+        timer->at.expires_after(interval);
+        timer->at.async_wait([timer, interval, work = std::move(work)](error_code error) mutable {
+            if (error || timer->stopped) return;
             work();
             arm(timer, interval, std::move(work));
         });
@@ -304,7 +314,7 @@ class AsioNet final : public Net, public std::enable_shared_from_this<AsioNet> {
     std::vector<std::thread> threads_;
     std::vector<std::function<void()>> close_listeners_;
     std::vector<std::string> unix_paths_;
-    std::vector<std::shared_ptr<Timer>> timers_;
+    std::vector<std::shared_ptr<Ticker>> timers_;
 };
 
 Result<void> load_tls(asio::ssl::context& context, const TlsFiles& files) {
