@@ -116,7 +116,12 @@ struct ChatCommands {
 
     static Done save(Chat& chat, const std::string& path) {
         if (path.empty()) return usage_error("/save: no file is named, expected /save FILE");
-        TRY_VOID(save_conversation(chat.conversation_, chat.service_.card().id, with_home(path)));
+        std::error_code missing;
+        const std::string file = with_home(path);
+        if (const auto bytes = fs::file_size(file, missing); !missing && bytes > 0)
+            if (const auto old = load_conversation(file); !old.ok() && fs::is_regular_file(file, missing))
+                return bad_input("/save: {} is there and holds no conversation, so it is not replaced", path);
+        TRY_VOID(save_conversation(chat.conversation_, chat.service_.card().id, file));
         chat.note(fmt::format("{} saved to {}", exchanges(chat.conversation_.exchanges()), path));
         return {};
     }

@@ -12,7 +12,8 @@ namespace {
 
 constexpr char kMagic[] = {'_', 'l', 'o', 'g', 'i', 't', 's', '_'};
 constexpr int64_t kHeaderBytes = 20;
-constexpr float kRange = 16;  // nat that are kept below the best
+constexpr float kRange = 16;                // nat that are kept below the best
+constexpr float kRoundedAboveZero = 1e-3f;  // what rounding makes of a log-probability of 0, at most
 
 template <class T>
 T read_at(const std::byte* bytes) {
@@ -138,6 +139,9 @@ Result<void> KlBase::log_probabilities(int64_t row, std::span<float> out) const 
     if (!std::isfinite(scale) || !std::isfinite(least) || scale < 0)
         return bad_input("{}: row {} has the scale {} and the least value {}, expected finite numbers",
                          file_.path(), row, scale, least);
+    if (const float most = scale * 65535 + least; !(most <= kRoundedAboveZero))
+        return bad_input("{}: row {} has log-probabilities up to {}, expected at most 0", file_.path(), row,
+                         most);
     for (size_t i = 0; i < out.size(); ++i) out[i] = scale * float(read_at<uint16_t>(at + 8 + 2 * i)) + least;
     return {};
 }

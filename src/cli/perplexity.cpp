@@ -197,6 +197,20 @@ Result<Windows> windows_of(const PerplexityOptions& o, const ModelFacts& facts, 
     return o.file ? windows_of_text(o, facts) : windows_of_ids(o, facts);
 }
 
+// No file that is written may be one that is read.
+Result<void> spare_inputs(const PerplexityOptions& o, const ModelFacts& facts) {
+    std::vector<std::string> inputs = facts.files;
+    for (const auto& path : {o.file, o.tokens, o.kl_base})
+        if (path) inputs.push_back(*path);
+    for (const auto& [option, path] :
+         {std::pair("--logits-out", &o.logits_out), std::pair("--save-kl-base", &o.save_kl_base)})
+        for (const std::string& input : inputs)
+            if (*path && same_file(**path, input))
+                return usage_error("{} {} is a file of the input ({}), which would be lost", option, **path,
+                                   input);
+    return {};
+}
+
 // Makes the files that are written on the way.
 Result<void> open_sinks(const PerplexityOptions& o, const ModelFacts& facts, const Windows& windows,
                         Sinks* sinks) {
@@ -222,6 +236,7 @@ Result<int> run_command(const PerplexityOptions& o, Session& session) {
     if (o.context && *o.context > facts.shape.context)
         return usage_error("--ctx is {}, but {} was made for a context of at most {} tokens", *o.context,
                            facts.metadata.source(), facts.shape.context);
+    TRY_VOID(spare_inputs(o, facts));
     Sinks sinks;
     if (o.kl_base) {
         TRY(KlBase base, KlBase::open(*o.kl_base));

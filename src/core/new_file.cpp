@@ -26,6 +26,7 @@ Error disk_error(const std::string& path, const char* what, int code) {
 }  // namespace
 
 Result<NewFile> NewFile::create(const std::string& path) {
+    if (path.empty()) return usage_error("the name of the file to write is empty, expected a path");
     struct stat there = {};
     if (::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode))
         return bad_input("{}: is a directory, pipe or device, expected a regular file or none", path);

@@ -311,6 +311,14 @@ def test_what_is_wrong_in_a_pipe_ends_it(execute, tiny, tmp_path):
     assert code == 3 and "the last message has no answer" in err
 
 
+def test_save_replaces_conversations_alone(execute, tiny, tmp_path):
+    model, talk = tmp_path / "m.gguf", tmp_path / "talk.json"
+    model.write_bytes(tiny.read_bytes())
+    for path, code in ((talk, 0), (talk, 0), (model, 3)):
+        assert execute("chat", model, *GREEDY, stdin=f"/save {path}\n".encode())[0] == code
+    assert model.read_bytes() == tiny.read_bytes()
+
+
 def test_more_than_64_mib_are_refused(execute, tiny):
     code, _, err = execute("chat", tiny, *GREEDY, "-n", "1", stdin=b"/tokens\n" * ((64 << 20) // 8 + 1))
     assert code == 3 and b"more than 67108864 bytes" in err

@@ -65,3 +65,25 @@ def test_what_does_not_go_together(refused, sparkinfer, tiny, smollm2, base, tmp
         3, "perplexity", tiny, "-f", TEXT, "--ctx", 128, "--save-kl-base", tmp_path / "missing" / "x"
     )
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cut.kld"]
+
+
+def test_log_probabilities_above_zero_are_refused(execute, tiny, base, tmp_path):
+    data = bytearray(base[0].read_bytes())
+    window, _, windows = struct.unpack_from("<iii", data, 8)
+    struct.pack_into("<f", data, 20 + 4 * window * windows, 1.0)  # the first row's scale
+    (tmp_path / "bad.kld").write_bytes(data)
+    code, out, err = execute("perplexity", tiny, "--kl-base", tmp_path / "bad.kld")
+    assert (code, out) == (3, b"") and b"row 0 has log-probabilities up to" in err
+
+
+def test_no_input_is_replaced(refused, tiny, base, tmp_path):
+    model, text, saved = tmp_path / "m.gguf", tmp_path / "t.txt", tmp_path / "b.kld"
+    for copy, original in ((model, tiny), (text, TEXT), (saved, base[0])):
+        copy.write_bytes(Path(original).read_bytes())
+    for out in ("--logits-out", "--save-kl-base"):
+        for victim in (model, text):
+            message = refused(2, "perplexity", model, "-f", text, "--ctx", 128, out, victim)
+            assert out in message and "would be lost" in message
+    assert "would be lost" in refused(2, "perplexity", model, "--kl-base", saved, "--logits-out", saved)
+    assert saved.read_bytes() == base[0].read_bytes() and text.read_bytes() == TEXT.read_bytes()
+    assert "is empty" in refused(2, "perplexity", model, "-f", text, "--ctx", 128, "--logits-out", "")
