@@ -100,7 +100,8 @@ TEST_F(HttpServerTest, StreamsWithSignsOfLife) {
     EXPECT_EQ(gone_, 0);
 }
 
-// Risk: what is done every so often is just being done when all ends, waits once more, and the end never comes.
+// Risk: what is done every so often is just being done when all ends, waits once more, and the end never
+// comes.
 TEST(Net, EndsWhileSomethingIsDoneEveryMillisecond) {
     std::atomic<int> done = 0;
     for (int i = 0; i < 200; ++i) {
