@@ -105,7 +105,8 @@ Result<std::string> find_model(const std::string& word) {
         known = true;
     }
     for (const std::string& name : names)
-        if (!folder.empty() && fs::exists(fs::path(folder) / name, trouble)) return fmt::format("{}/{}", folder, name);
+        if (!folder.empty() && fs::exists(fs::path(folder) / name, trouble))
+            return fmt::format("{}/{}", folder, name);
     if (known)
         return bad_input("{}: the model is not on disk; `sparkinfer pull {} --from SOURCE` obtains it", word,
                          word);

@@ -126,8 +126,8 @@ void Running::end_choice(size_t choice, FinishReason reason) {
     if (reason == FinishReason::length) end.finish = AnswerFinish::length;
     if (reason == FinishReason::cancelled) end.finish = AnswerFinish::cancelled;
     if (reason == FinishReason::stop && c.has_calls()) end.finish = AnswerFinish::tool_calls;
-    // An answer that broke off stands in the history as far as it got; one cut at a stop string has tokens that
-    // nobody was shown.
+    // An answer that broke off stands in the history as far as it got; one cut at a stop string has tokens
+    // that nobody was shown.
     if (ready_->remember && !c.stopped()) {
         SampledTurn turn = c.take_turn();
         turn.prompt_tail = ready_->prompt_tail;
