@@ -11,22 +11,8 @@ namespace {
 
 constexpr int kKeys = 16;  // turned together
 
-#if defined(__x86_64__)
-TARGET_BEGIN("arch=x86-64-v4,avx512vnni")
-namespace avx512 {
-#include "cpu/wide512.inl"
-// Needs Wide.
-#include "cpu/attention_kernels.inl"
-}  // namespace avx512
-TARGET_END
-TARGET_BEGIN("arch=x86-64-v3")
-namespace avx2 {
-#include "cpu/wide256.inl"
-// Needs Wide.
-#include "cpu/attention_kernels.inl"
-}  // namespace avx2
-TARGET_END
-#endif
+#define KERNELS "cpu/attention_kernels.inl"
+#include "cpu/both_targets.inl"
 
 void scores_any(const PageScores& a) {
     for (int c = 0; c < a.columns; ++c)

@@ -17,22 +17,8 @@ struct Sweep {
     float* out;
 };
 
-#if defined(__x86_64__)
-TARGET_BEGIN("arch=x86-64-v4,avx512vnni")
-namespace avx512 {
-#include "cpu/wide512.inl"
-// Needs Wide.
-#include "cpu/delta_kernels.inl"
-}  // namespace avx512
-TARGET_END
-TARGET_BEGIN("arch=x86-64-v3")
-namespace avx2 {
-#include "cpu/wide256.inl"
-// Needs Wide.
-#include "cpu/delta_kernels.inl"
-}  // namespace avx2
-TARGET_END
-#endif
+#define KERNELS "cpu/delta_kernels.inl"
+#include "cpu/both_targets.inl"
 
 void sweep_any(const Sweep& a) {
     std::fill_n(a.out, a.width, 0.0f);

@@ -34,20 +34,8 @@ struct CodeTable {
 constexpr CodeTable kIq4 = {{1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241}, 128};
 constexpr CodeTable kE2m1 = {{12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0}, 12};
 
-TARGET_BEGIN("arch=x86-64-v4,avx512vnni")
-namespace avx512 {
-#include "cpu/wide512.inl"
-// Needs Wide.
-#include "cpu/integer_kernels.inl"
-}  // namespace avx512
-TARGET_END
-TARGET_BEGIN("arch=x86-64-v3")
-namespace avx2 {
-#include "cpu/wide256.inl"
-// Needs Wide.
-#include "cpu/integer_kernels.inl"
-}  // namespace avx2
-TARGET_END
+#define KERNELS "cpu/integer_kernels.inl"
+#include "cpu/both_targets.inl"
 #endif
 
 IntegerForm choose() {
