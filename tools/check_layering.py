@@ -23,15 +23,18 @@ MAY_INCLUDE = {
     "engine": {"engine", "model", "ops", "core"},
     "server": {"server", "engine", "text", "core"},
     "cli": None,
-    "capi": None,
+    "capi": {"capi", "cli", "cpu", "cuda", "engine", "text", "core"},
 }
 # A test (x_test.cpp, and test_x.h for several of them) of these folders runs what it tests on the CPU backend.
 TEST_MAY_INCLUDE = {"model": {"cpu"}, "engine": {"cpu", "load", "quant"}}
 # (folder, included folder) -> the only headers of it that may be used.
-ONLY_HEADERS = {("server", "engine"): {"engine/engine.h"},
+ONLY_HEADERS = {("server", "engine"): {"engine/engine.h"}, ("capi", "engine"): {"engine/engine.h"},
+                ("capi", "cli"): {"cli/machine.h", "cli/model_facts.h"},
                 ("engine", "ops"): {"ops/backend.h", "ops/tape.h", "ops/step.h", "ops/state_layout.h"}}
-# Backends are named in one place of the command line.
-BACKENDS, NAMES_BACKEND = {"cpu", "cuda"}, {"src/cli/main.cpp"}
+# Backends are named in one place of the command line, and in one of the C interface.
+BACKENDS, NAMES_BACKEND = {"cpu", "cuda"}, {"cli": "src/cli/main.cpp", "capi": "src/capi/backend.cpp"}
+# Headers of include/ are C and stand alone.
+C_HEADER_INCLUDES = {"stddef.h", "stdint.h"}
 JSON_FOLDERS = {"core", "load", "text", "server", "cli", "capi"}
 # Headers that cost tens of seconds to compile: a few .cpp files wrap them for everybody else.
 HEAVY = re.compile(r"^(CLI/|boost/beast|boost/asio|openssl/)")
@@ -44,7 +47,7 @@ WORDS = [
     (re.compile(r"\b(?:TODO|FIXME|XXX)\b"), "an open end: finish it, or file it"),
 ]
 FILE_LINES_MAX = 500
-CODE = {".h", ".cpp", ".cuh", ".cu", ".rs", ".py", ".sh"}
+CODE = {".h", ".c", ".cpp", ".cuh", ".cu", ".rs", ".py", ".sh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 SELF = {"tools/check_layering.py", "tools/check_layering_test.py"}    # they spell the forbidden words
 
@@ -64,6 +67,8 @@ def check_include(name, included, quoted):
     """Yields what is wrong with file `name` of src/ including `included`."""
     folder = Path(name).parts[1]
     test = re.search(r"(_test\.cpp|/test_\w+\.h)$", name) is not None
+    if included == "sparkinfer.h" and folder != "capi":
+        yield "the C interface is for other programs: only capi includes it"
     if CUDA_HEADER.match(included) and folder != "cuda" and not included.startswith("cuda/"):
         yield f"CUDA header {included} outside of src/cuda"
     if included.startswith("boost/json") and not name.startswith("src/core/json."):
@@ -84,8 +89,8 @@ def check_include(name, included, quoted):
         yield f"{folder} must not include {target} ({included})"
     elif included not in ONLY_HEADERS.get((folder, target), {included}):
         yield f"{folder} may include of {target} only {', '.join(sorted(ONLY_HEADERS[folder, target]))}"
-    if folder == "cli" and target in BACKENDS and name not in NAMES_BACKEND:
-        yield f"only src/cli/main.cpp names a backend ({included})"
+    if folder in NAMES_BACKEND and target in BACKENDS and name != NAMES_BACKEND[folder]:
+        yield f"only {NAMES_BACKEND[folder]} names a backend ({included})"
 
 
 def check_source(name, lines):
@@ -128,6 +133,10 @@ def check_tree(tree):
             uses = [n for n, line in enumerate(lines, 1) if (m := INCLUDE.match(line)) and HEAVY.match(m[2])]
             if uses and name.endswith(".cpp"):
                 heavy[name] = uses[0]
+        if name.startswith("include/"):
+            found += [(number, f"{match[2]}: headers of include/ stand alone")
+                      for number, line in enumerate(lines, 1)
+                      if (match := INCLUDE.match(line)) and match[2] not in C_HEADER_INCLUDES]
         breaks += [f"{name}:{number}: {wrong}" for number, wrong in found]
     if len(heavy) > HEAVY_FILES_MAX:
         breaks += [f"{n}:{i}: one of {len(heavy)} files with heavy headers (CLI11, Beast, Asio, OpenSSL), at "

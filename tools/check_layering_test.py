@@ -17,6 +17,8 @@ CLEAN = {
     "src/engine/runner_test.cpp": '#include "cpu/backend.h"\n',
     "src/engine/test_model.h": '#pragma once\n#include "cpu/backend.h"\n',
     "src/cli/main.cpp": '#include "cpu/backend.h"\n#include "engine/engine.h"\n#include <CLI/CLI.hpp>\n',
+    "src/capi/backend.cpp": '#include "cli/machine.h"\n#include "cpu/backend.h"\n#include <sparkinfer.h>\n',
+    "include/sparkinfer.h": "#include <stddef.h>\n",
     "README.md": "build/release/sparkinfer runs; see docs/work/home.md\n",
 }
 BREAKS = [
@@ -32,6 +34,11 @@ BREAKS = [
     ("src/server/a.cpp", 1, '#include "engine/scheduler.h"\n', "server may include of engine only engine/engine.h"),
     ("src/server/b.cpp", 1, '#include "model/model.h"\n', "server must not include model"),
     ("src/cli/run.cpp", 1, '#include "cpu/backend.h"\n', "only src/cli/main.cpp names a backend"),
+    ("src/capi/a.cpp", 1, '#include "cpu/backend.h"\n', "only src/capi/backend.cpp names a backend"),
+    ("src/capi/b.cpp", 1, '#include "cli/options.h"\n', "capi may include of cli only"),
+    ("src/capi/c.cpp", 1, '#include "server/service.h"\n', "capi must not include server"),
+    ("src/cli/a.cpp", 1, "#include <sparkinfer.h>\n", "only capi includes it"),
+    ("include/more.h", 1, "#include <string>\n", "stand alone"),
     ("src/model/b.cpp", 1, '#include "core/json.h"\n', "model must not know of JSON"),
     ("src/load/c.cpp", 1, "#include <boost/json.hpp>\n", "JSON goes through core/json.h"),
     ("src/cpu/b.cpp", 1, "#include <cuda_runtime.h>\n", "CUDA header cuda_runtime.h outside of src/cuda"),

@@ -19,9 +19,9 @@ def git(*arguments):
 
 
 def cpp_files():
-    """All C++ files of ours, CUDA included, relative to the root."""
-    return sorted(str(path.relative_to(ROOT)) for folder in ("src", "tests", "bench") for path in
-                  (ROOT / folder).rglob("*") if path.suffix in {".h", ".cpp", ".cu", ".cuh"})
+    """All C++ files of ours, CUDA and C included, relative to the root."""
+    return sorted(str(path.relative_to(ROOT)) for folder in ("include", "src", "tests", "bench") for path in
+                  (ROOT / folder).rglob("*") if path.suffix in {".h", ".c", ".cpp", ".cu", ".cuh"})
 
 
 def headers():

@@ -1,3 +1,13 @@
+# What the C interface shares with the commands: what a model is, and the machine. A library without their dependencies.
+get_target_property(cli_sources si_cli SOURCES)
+set(facts_sources ${cli_sources})
+list(FILTER facts_sources INCLUDE REGEX "/(model_facts|machine)\\.cpp$")
+list(REMOVE_ITEM cli_sources ${facts_sources})
+set_target_properties(si_cli PROPERTIES SOURCES "${cli_sources}")
+add_library(si_facts STATIC ${facts_sources})
+target_link_libraries(si_facts PUBLIC si_engine si_model si_load si_core)
+target_link_libraries(si_cli PUBLIC si_facts)
+
 # The version, and the commit: told when the build is made and asked for again at every build, written where it changed.
 set(commit_command ${CMAKE_COMMAND} -DROOT=${CMAKE_SOURCE_DIR} -DOUT=${CMAKE_BINARY_DIR}/generated/commit.h
     -P ${CMAKE_SOURCE_DIR}/tools/commit.cmake)

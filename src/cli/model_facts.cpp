@@ -86,6 +86,14 @@ int64_t kv_bytes_per_token(const ModelShape& shape, DType type) {
     return bytes;
 }
 
+int32_t context_that_fits(const ModelFacts& facts, int64_t memory, int64_t bytes_per_token) {
+    const int64_t own = facts.shape.context;
+    if (bytes_per_token <= 0) return int32_t(own);
+    const int64_t room = std::max(memory - facts.file_bytes - kOtherBytes, int64_t(0));
+    const int64_t fits = room / bytes_per_token / kPageTokens * kPageTokens;
+    return int32_t(std::min(own, std::max<int64_t>(fits, std::min<int64_t>(own, kPageTokens))));
+}
+
 Result<int32_t> choose_context(const ModelFacts& facts, const ContextNeed& need) {
     const int64_t own = facts.shape.context;
     if (need.asked && *need.asked > own)
@@ -97,12 +105,9 @@ Result<int32_t> choose_context(const ModelFacts& facts, const ContextNeed& need)
                          need.prompt, context);
     if (need.asked) return int32_t(context);
     if (need.answer >= 0) return int32_t(std::min(own, need.prompt + need.answer));
-    if (need.bytes_per_token <= 0) return int32_t(context);
-    const int64_t room = need.memory - facts.file_bytes - kOtherBytes;
-    const int64_t fits = std::max(room, int64_t(0)) / need.bytes_per_token / 64 * 64;
+    const int64_t fits = context_that_fits(facts, need.memory, need.bytes_per_token);
     if (fits >= context) return int32_t(context);
-    const int64_t least = std::min(own, need.prompt + 64);
-    context = std::max(fits, least);
+    context = std::max(fits, std::min(own, need.prompt + kPageTokens));
     log_warning(
         "the context is {} tokens, not the model's {}: {:.1f} GB of memory are at hand; --ctx decides "
         "otherwise",

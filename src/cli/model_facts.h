@@ -41,6 +41,9 @@ Result<Metadata> model_metadata(const std::string& path);
 // Bytes of keys and values a token of context takes.
 int64_t kv_bytes_per_token(const ModelShape& shape, DType type);
 
+// The model's own context, cut to what fits into `memory` bytes beside the weights: whole pages of tokens.
+int32_t context_that_fits(const ModelFacts& facts, int64_t memory, int64_t bytes_per_token);
+
 // The --ctx of a run: what prompt and answer need, at most the model's own. Without a limit on the answer,
 // the model's own, cut (with a warning) to what fits into `memory` bytes beside the weights.
 struct ContextNeed {
