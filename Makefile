@@ -11,6 +11,8 @@ ORACLE_PYTHON ?= python3
 # More options of `make serve` and `make chat`.
 SERVE ?=
 CHAT ?=
+# What Ctrl-C stops in a chat is the answer alone: at a terminal the program is a job of its own, apart from make.
+OWN_KEYS = if [ -t 0 ]; then set -m; fi;
 # Of `make fuzz`: hours by the clock, divided among the targets, and which (all).
 HOURS ?= 1
 TARGETS ?=
@@ -58,10 +60,10 @@ chat: setup  ## talk with MODEL in this terminal: make chat MODEL=path BACKEND=c
 	@kind=$$(python3 tools/find_gpu.py "$(BACKEND)") && $(MAKE) --no-print-directory chat-$$kind
 
 chat-cpu: build model
-	@exec build/release/sparkinfer chat "$(MODEL)" $(RUN_BACKEND) $(CHAT)
+	@$(OWN_KEYS) build/release/sparkinfer chat "$(MODEL)" $(RUN_BACKEND) $(CHAT); exit $$?
 
 chat-cuda: cuda model
-	@exec build/cuda/sparkinfer chat "$(MODEL)" $(RUN_BACKEND) $(CHAT)
+	@$(OWN_KEYS) build/cuda/sparkinfer chat "$(MODEL)" $(RUN_BACKEND) $(CHAT); exit $$?
 
 serve: setup  ## serve MODEL over HTTP on 127.0.0.1:8080: make serve MODEL=path BACKEND=cpu SERVE="--port 8000"
 	@kind=$$(python3 tools/find_gpu.py "$(BACKEND)") && $(MAKE) --no-print-directory serve-$$kind

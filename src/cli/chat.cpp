@@ -53,7 +53,8 @@ Chat::Chat(ServedModel& model, const ChatOptions& options, Session& session)
     : service_(*model.service),
       session_(session),
       input_(!options.no_history),
-      screen_{session.out, ::isatty(STDOUT_FILENO) != 0, ::isatty(STDOUT_FILENO) && !env_no_color(),
+      screen_{session.out, ::isatty(STDOUT_FILENO) != 0, ::isatty(STDOUT_FILENO) && !env_dumb_terminal(),
+              ::isatty(STDOUT_FILENO) && !env_no_color(),
               [&model] { return model.engine->stats().prompt_rows; }},
       params_(answer_params(options)) {
     conversation_.system = options.system.value_or("");

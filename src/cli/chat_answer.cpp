@@ -10,6 +10,7 @@
 
 #include "cli/progress.h"
 #include "cli/terminal.h"
+#include "cli/word_wrap.h"
 #include "server/choice.h"
 
 namespace sparkinfer {
@@ -56,11 +57,12 @@ class Writer {
         if (!screen_.terminal) return {};
         std::string shown = reasoning_ ? "" : screen_.colour ? "\x1b[2mThinking…\n" : "Thinking…\n";
         reasoning_ = true;
-        return write(shown + terminal_safe(text));
+        TRY_VOID(write(shown));
+        return write(wrapped(text));
     }
     Result<void> content(const std::string& text) {
         TRY_VOID(end_reasoning());
-        return write(screen_.terminal ? terminal_safe(text) : text);
+        return write(screen_.terminal ? wrapped(text) : text);
     }
     // Whatever was written ends with a line.
     Result<void> end() {
@@ -74,7 +76,12 @@ class Writer {
         reasoning_ = false;
         std::string last = line_begins_ ? "" : "\n";
         last += screen_.colour ? "…thought.\x1b[0m\n\n" : "…thought.\n\n";
+        wrap_.new_line();
         return write(last);
+    }
+    std::string wrapped(const std::string& text) {
+        const std::string safe = terminal_safe(text);
+        return screen_.wraps ? wrap_.push(safe, terminal_size(STDOUT_FILENO).columns) : safe;
     }
     Result<void> write(const std::string& text) {
         if (text.empty()) return {};
@@ -84,6 +91,7 @@ class Writer {
     }
 
     const AnswerScreen& screen_;
+    WordWrap wrap_;
     bool reasoning_ = false, wrote_ = false, line_begins_ = true;
 };
 

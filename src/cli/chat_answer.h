@@ -21,6 +21,7 @@ struct SpokenAnswer {
 struct AnswerScreen {
     StandardOutput& out;
     bool terminal = false;  // reasoning is shown, control characters are not obeyed
+    bool wraps = false;     // lines end between words: a terminal that can move its cursor
     bool colour = false;
     std::function<int64_t()> rows_read = {};  // prompt tokens computed since the model was opened
 };

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from terminal import CTRL, DOWN, LEFT, UP, Terminal
+from terminal import CTRL, DOWN, LEFT, UP, Screen, Terminal
 
 from conftest import ROOT
 
@@ -215,6 +215,71 @@ def test_any_width(chat, tiny, columns):
     assert len(terminal.text) > start
     terminal.send(CTRL["C"])
     terminal.settle()
+
+
+@pytest.mark.parametrize("columns", [1, 9, 30, 500])
+def test_lines_of_answers_end_between_words(chat, smollm2, tmp_path, columns):
+    terminal = chat(smollm2, *GREEDY, "-n", "48", columns=columns, rows=2000)
+    terminal.send("Describe the sea.\r")
+    terminal.expect("\x1b[?2004l", 60)
+    terminal.expect("\x1b[?2004h\r\x1b[J>", 120)
+    lines = terminal.screen(columns, 2000).text()
+    terminal.send(f"/save {tmp_path}/talk.json\r")
+    terminal.expect("\x1b[?2004l", 60)
+    terminal.expect("\x1b[?2004h\r\x1b[J>", 60)
+    said = json.loads((tmp_path / "talk.json").read_text())["messages"][1]["content"]
+    assert len(said.split()) > 25 and all(len(line) <= columns for line in lines)
+    assert "".join(said.split()) in "".join("".join(lines).split()), "nothing is lost"
+    shown = " ".join(lines).split()
+    assert all(word in shown for word in said.split() if len(word) <= columns), "no word is broken"
+    if columns == 30:
+        assert " ".join(said.split()) in " ".join(shown)
+        assert sum(len(line) > 20 for line in lines) > 3, "lines are used"
+
+
+def test_lines_follow_the_width_of_the_terminal(chat, smollm2):
+    terminal = chat(smollm2, *GREEDY, columns=70)
+    terminal.send("Write a long story about a lighthouse.\r")
+    terminal.expect("lighthouse.")
+    terminal.expect(" the", 120)
+    terminal.resize(24, 24)
+    seen = len(terminal.bytes)
+    while terminal.text[seen:].count("\n") < 12:
+        assert terminal.read(60)
+    terminal.send(CTRL["C"])
+    terminal.expect(PROMPT)
+    lines = re.sub(r"\r\x1b\[\d+C\x1b\[J", "<", terminal.text[seen:]).replace("\r", "").split("\n")[2:11]
+    assert all(len(re.sub(r"\w+<", "", line)) <= 24 for line in lines), lines
+
+
+def test_a_pipe_and_a_dumb_terminal_get_the_text_as_it_is(binary, execute, tiny, smollm2):
+    command = ["chat", smollm2, *GREEDY, "-n", "48"]
+    piped = execute(*command, stdin=b"Describe the sea.\n")[1]
+    assert b"\x1b" not in piped and max(map(len, piped.splitlines())) > 80
+    with Terminal([binary, *command], env={"TERM": "dumb"}) as terminal:
+        terminal.send("Describe the sea.\n\x04")
+        assert terminal.end(120) == 0
+        assert piped.decode().strip() in terminal.text.replace("\r", "")
+
+
+def test_make_chat_goes_on_after_ctrl_c(binary, smollm2, tmp_path):
+    """Ctrl-C reaches every program of the terminal's job, of which make would be one."""
+    (tmp_path / "build" / "release").mkdir(parents=True)
+    (tmp_path / "build" / "release" / "sparkinfer").symlink_to(binary)
+    command = ["make", "-f", ROOT / "Makefile", "-o", "build", "-o", "model", "chat-cpu", f"MODEL={smollm2}", "CHAT=--no-history --temp 0"]
+    with Terminal(command, cwd=tmp_path) as terminal:
+        terminal.expect(PROMPT)
+        terminal.send("Write a long story about a lighthouse.\r")
+        terminal.expect("lighthouse.")
+        terminal.expect("the", 120)
+        terminal.send(CTRL["C"])
+        terminal.expect("stopped")
+        terminal.expect(PROMPT)
+        assert "4" in say(terminal, "What is 2 + 2?")
+        terminal.send(CTRL["D"])
+        assert terminal.end() == 0, terminal.text[-300:]
+    done = subprocess.run([*map(str, command)], cwd=tmp_path, input="x\n", capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout and "job control" not in done.stderr, "without a terminal too"
 
 
 def test_a_text_higher_than_the_screen(chat, tiny):
