@@ -1,6 +1,4 @@
 // bench_serve_options.cpp — the flags of `sparkinfer bench serve`.
-#include <CLI/CLI.hpp>
-
 #include "cli/option_binder.h"
 
 namespace sparkinfer {
@@ -22,7 +20,7 @@ Result<std::vector<double>> parse_rates(const std::string& text) {
 }  // namespace
 
 void bind_bench_serve(Binder b, BenchServeOptions& o) {
-    b.app.add_option("URL", o.url, "the server, as in http://127.0.0.1:8080")->required()->type_name("");
+    b.word("URL", "the server, as in http://127.0.0.1:8080", o.url);
     b.list("-c,--clients", "clients that ask again when they are answered; each count is a run (default 1)",
            1, kClientsMax, o.clients);
     b.value("--rate", "X[,X…]",

@@ -20,3 +20,5 @@ if(SPARKINFER_CUDA)
 endif()
 set_source_files_properties(src/cli/version.cpp PROPERTIES
   COMPILE_DEFINITIONS "SPARKINFER_VERSION=\"${PROJECT_VERSION}\";SPARKINFER_BUILD_TYPE=\"${CMAKE_BUILD_TYPE}\";SPARKINFER_SANITIZERS=\"${SPARKINFER_SANITIZE}\";SPARKINFER_BUILT_TARGETS=\"${built_targets}\"" INCLUDE_DIRECTORIES ${CMAKE_BINARY_DIR})
+# pull speaks TLS, with the libraries that the server brings.
+target_link_libraries(si_cli PRIVATE OpenSSL::SSL OpenSSL::Crypto ${CMAKE_DL_LIBS})

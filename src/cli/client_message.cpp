@@ -36,16 +36,15 @@ Error no_http(std::string_view what, std::string_view found) {
 }  // namespace
 
 Result<Url> parse_url(const std::string& text) {
-    constexpr std::string_view kScheme = "http://";
-    if (text.rfind("https://", 0) == 0)
-        return usage_error("the URL is '{}', expected http://: TLS is not spoken here", text);
-    if (text.rfind(kScheme, 0) != 0)
-        return usage_error("the URL is '{}', expected http://HOST[:PORT][/PATH]", text);
-    std::string_view rest = std::string_view(text).substr(kScheme.size());
+    constexpr std::string_view kPlain = "http://", kTls = "https://";
+    const bool tls = text.starts_with(kTls);
+    if (!tls && !text.starts_with(kPlain))
+        return usage_error("the URL is '{}', expected http:// or https://, then HOST[:PORT][/PATH]", text);
+    std::string_view rest = std::string_view(text).substr((tls ? kTls : kPlain).size());
     const size_t slash = std::min(rest.find('/'), rest.size());
     std::string_view place = rest.substr(0, slash), path = rest.substr(slash);
     while (path.ends_with('/')) path.remove_suffix(1);
-    Url url{"", "80", std::string(path)};
+    Url url{tls, "", tls ? "443" : "80", std::string(path)};
     const bool brackets = place.starts_with('[');
     const size_t end = brackets ? place.find(']') : std::min(place.find(':'), place.size());
     if (end == place.npos) return usage_error("the URL is '{}', expected a ']' after '['", text);

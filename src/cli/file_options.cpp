@@ -6,9 +6,13 @@ namespace sparkinfer {
 void bind_pull(Binder b, PullOptions& o) {
     b.optional_word("NAME", "a model that the manifest knows; none: list them", o.name);
     b.text("--from", "SOURCE",
-           "where the files lie: http://HOST[:PORT]/PATH or a folder; nothing is asked without it", o.from);
+           "where the files lie: http://HOST[:PORT]/PATH, https://… or a folder; nothing is asked without it",
+           o.from);
     b.text("--to", "FOLDER", "where they go (default: sparkinfer/models in $XDG_DATA_HOME or ~/.local/share)",
            o.to);
+    b.text("--tls-ca", "FILE",
+           "for https: believe the authorities whose certificates are in this PEM file, not the system's",
+           o.tls_ca);
     b.text("--manifest", "FILE",
            "a JSON file that knows models, instead of the built-in list: {\"models\": [{\"name\", \"files\": "
            "[{\"file\", \"bytes\", \"sha256\"}]}]}",

@@ -23,15 +23,29 @@ std::string reason(int error) { return std::generic_category().message(error); }
 }  // namespace
 
 void HttpClient::close() {
+    tls_.reset();
     if (socket_ >= 0) ::close(socket_);
     socket_ = -1;
 }
 
 Error HttpClient::trouble(std::string_view what) const {
-    return out_of_resources("http://{}:{}: {}", url_.host, url_.port, what);
+    return out_of_resources("{}://{}:{}: {}", url_.tls ? "https" : "http", url_.host, url_.port, what);
 }
 
 Result<void> HttpClient::connect() {
+    if (url_.tls && !options_.trust)
+        return usage_error("the URL is of https://, expected http://: TLS is not spoken here");
+    TRY_VOID(connect_socket());
+    if (!url_.tls) return {};
+    tls_.emplace(*options_.trust, socket_, url_.host);
+    for (size_t none = 0;;) {
+        TRY(const Progress progress, after(tls_->handshake(), none));
+        if (progress == Progress::some) return {};
+        if (progress == Progress::end) return trouble("the server closed the connection");
+    }
+}
+
+Result<void> HttpClient::connect_socket() {
     addrinfo hints{};
     hints.ai_socktype = SOCK_STREAM;
     addrinfo* found = nullptr;
@@ -67,16 +81,47 @@ Result<void> HttpClient::wait(short events) {
     }
 }
 
+// What a step of TLS came to, waiting where it wants that.
+Result<HttpClient::Progress> HttpClient::after(const Result<TlsConnection::Step>& step, size_t& bytes) {
+    if (!step.ok())
+        return Error{step.error().kind,
+                     fmt::format("https://{}:{}: {}", url_.host, url_.port, step.error().message)};
+    const auto [state, count] = step.value();
+    if (state == TlsConnection::State::ended) return Progress::end;
+    bytes = count;
+    if (state == TlsConnection::State::done) return Progress::some;
+    TRY_VOID(wait(state == TlsConnection::State::wants_read ? POLLIN : POLLOUT));
+    return Progress::none;
+}
+
+Result<HttpClient::Progress> HttpClient::read_some(std::span<char> to, size_t& bytes) {
+    if (tls_) return after(tls_->read(to), bytes);
+    const ssize_t n = ::recv(socket_, to.data(), to.size(), 0);
+    if (n > 0) bytes = size_t(n);
+    if (n >= 0) return n > 0 ? Progress::some : Progress::end;
+    if (errno != EINTR && errno != EAGAIN) return trouble(fmt::format("cannot receive: {}", reason(errno)));
+    if (errno == EAGAIN) TRY_VOID(wait(POLLIN));
+    return Progress::none;
+}
+
+Result<HttpClient::Progress> HttpClient::write_some(std::string_view bytes, size_t& count) {
+    if (tls_) return after(tls_->write(bytes), count);
+    const ssize_t n = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (n >= 0) {
+        count = size_t(n);
+        return Progress::some;
+    }
+    if (errno != EINTR && errno != EAGAIN) return trouble(fmt::format("cannot send: {}", reason(errno)));
+    if (errno == EAGAIN) TRY_VOID(wait(POLLOUT));
+    return Progress::none;
+}
+
 Result<void> HttpClient::write_all(std::string_view bytes) {
     while (!bytes.empty()) {
-        const ssize_t n = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-        if (n >= 0) {
-            bytes.remove_prefix(size_t(n));
-        } else if (errno == EAGAIN) {
-            TRY_VOID(wait(POLLOUT));
-        } else if (errno != EINTR) {
-            return trouble(fmt::format("cannot send: {}", reason(errno)));
-        }
+        size_t count = 0;
+        TRY(const Progress progress, write_some(bytes, count));
+        if (progress == Progress::end) return trouble("the server closed the connection");
+        if (progress == Progress::some) bytes.remove_prefix(count);
     }
     return {};
 }
@@ -87,20 +132,16 @@ Result<ClientResponse> HttpClient::read_answer(const Body& body, bool& silent) {
     char buffer[16 << 10];
     std::string part;
     while (!response.whole()) {
-        const ssize_t n = ::recv(socket_, buffer, sizeof buffer, 0);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == EAGAIN) {
-            TRY_VOID(wait(POLLIN));
-            continue;
-        }
-        if (n < 0) return trouble(fmt::format("cannot receive: {}", reason(errno)));
-        if (n == 0) {
+        size_t bytes = 0;
+        TRY(const Progress progress, read_some(buffer, bytes));
+        if (progress == Progress::none) continue;
+        if (progress == Progress::end) {
             TRY_VOID(response.closed());
             break;
         }
         silent = false;
         part.clear();
-        TRY_VOID(response.push({buffer, size_t(n)}, part));
+        TRY_VOID(response.push({buffer, bytes}, part));
         if (!part.empty() && !body(response, part)) {
             close();
             return response;

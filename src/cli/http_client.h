@@ -1,22 +1,25 @@
-// http_client.h — a small HTTP/1.1 client over a plain socket, for measuring a server and for pulling files:
-// one request at a time on a connection, the answer's body as it arrives.
+// http_client.h — a small HTTP/1.1 client over a socket, plain or with TLS, for measuring a server and for
+// pulling files: one request at a time on a connection, the answer's body as it arrives.
 #pragma once
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "cli/tls_client.h"
 #include "core/result.h"
 
 namespace sparkinfer {
 
 struct Url {
+    bool tls = false;  // https
     std::string host, port;
     std::string path;  // without a '/' at its end: what requests' paths are appended to
 };
-// "http://HOST[:PORT][/PATH]"; HOST may be an IPv6 address in brackets. Errors: usage_error.
+// "http://HOST[:PORT][/PATH]", or https; HOST may be an IPv6 address in brackets. Errors: usage_error.
 Result<Url> parse_url(const std::string& text);
 
 // An answer's bytes to status, headers and body. Not thread-safe.
@@ -74,25 +77,33 @@ class HttpClient {
     struct Options {
         std::chrono::seconds patience{600};  // between two bytes of an answer
         std::function<bool()> give_up = {};  // asked ten times a second
+        std::optional<TlsTrust> trust = {};  // for https, which is refused without
     };
     HttpClient(Url url, Options options) : url_(std::move(url)), options_(std::move(options)) {}
     HttpClient(HttpClient&& other) noexcept
         : url_(std::move(other.url_)),
           options_(std::move(other.options_)),
-          socket_(std::exchange(other.socket_, -1)) {}
+          socket_(std::exchange(other.socket_, -1)),
+          tls_(std::move(other.tls_)) {}
     HttpClient& operator=(HttpClient&&) = delete;
     ~HttpClient() { close(); }
 
     // `body` is called with each part of the body and may end the request by answering false; the connection
     // is then closed. Errors: resources, what went wrong with the connection; bad_input, an answer that is no
-    // HTTP.
+    // HTTP, a certificate that is not believed.
     using Body = std::function<bool(const ClientResponse& response, std::string_view part)>;
     Result<ClientResponse> send(const ClientRequest& request, const Body& body);
     // The whole body.
     Result<std::pair<int, std::string>> fetch(const ClientRequest& request);
 
   private:
+    // What a step of reading or writing did: bytes, none yet (after a wait), or the end of the connection.
+    enum class Progress { some, none, end };
     Result<void> connect();
+    Result<void> connect_socket();
+    Result<Progress> read_some(std::span<char> to, size_t& bytes);
+    Result<Progress> write_some(std::string_view bytes, size_t& count);
+    Result<Progress> after(const Result<TlsConnection::Step>& step, size_t& bytes);
     Result<void> write_all(std::string_view bytes);
     Result<void> wait(short events);
     Result<ClientResponse> read_answer(const Body& body, bool& silent);
@@ -102,6 +113,7 @@ class HttpClient {
     Url url_;
     Options options_;
     int socket_ = -1;
+    std::optional<TlsConnection> tls_;
 };
 
 }  // namespace sparkinfer

@@ -75,18 +75,47 @@ TEST(ParseUrl, TakesHostsPortsAndPaths) {
     // Risk: another server is measured than the one that was named.
     const auto parsed = [](const std::string& text) {
         const Result<Url> url = parse_url(text);
-        return url.ok() ? fmt::format("{} {} {}", url.value().host, url.value().port, url.value().path)
-                        : url.error().message;
+        if (!url.ok()) return url.error().message;
+        const Url& u = url.value();
+        return fmt::format("{}{} {} {}", u.tls ? "TLS " : "", u.host, u.port, u.path);
     };
     EXPECT_EQ(parsed("http://127.0.0.1:8080"), "127.0.0.1 8080 ");
     EXPECT_EQ(parsed("http://localhost/"), "localhost 80 ");
     EXPECT_EQ(parsed("http://h:1/a/b/"), "h 1 /a/b");
     EXPECT_EQ(parsed("http://[::1]:8080"), "::1 8080 ");
-    EXPECT_EQ(parsed("https://h"), "the URL is 'https://h', expected http://: TLS is not spoken here");
-    EXPECT_EQ(parsed("localhost:80"), "the URL is 'localhost:80', expected http://HOST[:PORT][/PATH]");
+    EXPECT_EQ(parsed("https://h/a"), "TLS h 443 /a");
+    EXPECT_EQ(parsed("https://h:8443"), "TLS h 8443 ");
+    EXPECT_EQ(parsed("localhost:80"),
+              "the URL is 'localhost:80', expected http:// or https://, then HOST[:PORT][/PATH]");
     EXPECT_EQ(parsed("http://h:0"), "the URL is 'http://h:0', expected a port from 1 to 65535 after ':'");
     EXPECT_EQ(parsed("http://[::1"), "the URL is 'http://[::1', expected a ']' after '['");
     EXPECT_EQ(parsed("http://:80"), "the URL is 'http://:80', expected a host");
+}
+
+TEST(HttpClient, RefusesTlsWithoutTrust) {
+    // Risk: a key, or what is measured, goes to a server that nobody has looked at.
+    HttpClient client(parse_url("https://127.0.0.1:1").value(), {});
+    EXPECT_EQ(client.fetch({}).error().message,
+              "the URL is of https://, expected http://: TLS is not spoken here");
+}
+
+TEST(TlsTrust, NeedsAuthorities) {
+    // Risk: without a store of certificates everybody is believed, or nobody knows what is missing.
+    constexpr const char* kNowhere[] = {"/nonexistent/a.crt", "/nonexistent/b.crt"};
+    const auto missing = TlsTrust::open(std::nullopt, kNowhere);
+    ASSERT_FALSE(missing.ok());
+    EXPECT_EQ(missing.error().kind, ErrorKind::bad_input);
+    EXPECT_EQ(
+        missing.error().message,
+        "https: this system's certificates of authorities are not found (/nonexistent/a.crt and 1 other "
+        "places); install the package ca-certificates, or name a PEM file with --tls-ca");
+    const auto none = TlsTrust::open("/dev/null");
+    ASSERT_FALSE(none.ok());
+    EXPECT_EQ(none.error().kind, ErrorKind::bad_input);
+    EXPECT_TRUE(none.error().message.starts_with("/dev/null: no certificate in PEM form can be read: "))
+        << none.error().message;
+    EXPECT_EQ(TlsTrust::open("/nonexistent/c.crt").error().message,
+              "/nonexistent/c.crt: cannot open the file: No such file or directory");
 }
 
 }  // namespace

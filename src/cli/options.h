@@ -177,7 +177,7 @@ struct ConnectOptions {
 
 // Obtains the files of a model that a manifest knows; without a name, the manifest is listed.
 struct PullOptions {
-    std::optional<std::string> name, from, to, manifest;
+    std::optional<std::string> name, from, to, manifest, tls_ca;
 };
 
 struct ModelsOptions {

@@ -34,6 +34,7 @@ Result<PartFile> PartFile::open(const std::string& path, uint64_t bytes) {
     if (file.fd_ < 0) return disk_error(file.part_, "created");
     if (::flock(file.fd_, LOCK_EX | LOCK_NB) != 0)
         return bad_input("{}: another program is writing it", file.part_);
+    file.locked_ = true;
     std::vector<char> block(size_t(1) << 20);
     for (;;) {
         const ssize_t got = ::read(file.fd_, block.data(), block.size());
@@ -55,10 +56,13 @@ PartFile::PartFile(PartFile&& other) noexcept
       bytes_(other.bytes_),
       size_(other.size_),
       fd_(std::exchange(other.fd_, -1)),
+      locked_(other.locked_),
       hash_(other.hash_) {}
 
 PartFile::~PartFile() {
-    if (fd_ >= 0) ::close(fd_);
+    if (fd_ < 0) return;
+    if (locked_ && size_ == 0) ::unlink(part_.c_str());  // nothing to go on with
+    ::close(fd_);
 }
 
 Result<void> PartFile::append(std::string_view bytes) {

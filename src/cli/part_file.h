@@ -32,6 +32,7 @@ class PartFile {
     std::string path_, part_;
     uint64_t bytes_ = 0, size_ = 0;
     int fd_ = -1;
+    bool locked_ = false;
     Sha256 hash_;
 };
 

@@ -28,6 +28,8 @@ constexpr int kTries = 4;  // in a row that bring no byte
 constexpr auto kPatience = std::chrono::seconds(60);
 constexpr auto kPause = std::chrono::milliseconds(200);  // longer before each further try
 
+bool is_url(const std::string& from) { return from.find("://") != std::string::npos; }
+
 // A file's name in a URL.
 std::string url_word(const std::string& name) {
     std::string word;
@@ -64,6 +66,7 @@ struct Mirror {
             return taken.ok();
         });
         if (wrong) return *wrong;
+        if (!response.ok() && response.error().kind != ErrorKind::resources) return response.error();
         if (!response.ok()) {
             why = response.error().message;
             return false;
@@ -99,7 +102,9 @@ Result<void> copy_file(const std::string& from, PartFile& part, const std::funct
 
 class Puller {
   public:
-    Puller(std::string from, std::string to) : from_(std::move(from)), to_(std::move(to)) {}
+    // `trust`: whose certificates are believed, where `from` is https.
+    Puller(std::string from, std::string to, std::optional<TlsTrust> trust)
+        : from_(std::move(from)), to_(std::move(to)), trust_(std::move(trust)) {}
 
     // False: interrupted.
     Result<bool> file(const KnownFile& file) {
@@ -141,9 +146,9 @@ class Puller {
     }
 
     Result<void> bring(const KnownFile& file, PartFile& part, const std::function<Result<void>()>& heard) {
-        if (!from_.starts_with("http://")) return copy_file(from_ + "/" + file.file, part, heard);
+        if (!is_url(from_)) return copy_file(from_ + "/" + file.file, part, heard);
         TRY(Url url, parse_url(from_));
-        Mirror mirror{HttpClient(url, {kPatience, interrupted}), from_};
+        Mirror mirror{HttpClient(url, {kPatience, interrupted, trust_}), from_};
         for (int silent = 0; part.size() < file.bytes && !interrupted();) {
             const uint64_t before = part.size();
             std::string why;
@@ -161,6 +166,7 @@ class Puller {
     }
 
     std::string from_, to_;
+    std::optional<TlsTrust> trust_;
 };
 
 Result<int> list(const std::vector<KnownModel>& known, Session& session) {
@@ -172,6 +178,19 @@ Result<int> list(const std::vector<KnownModel>& known, Session& session) {
     }
     TRY_VOID(session.out.write(text));
     return 0;
+}
+
+// What https needs; nothing for another source. Errors: the URL's.
+Result<std::optional<TlsTrust>> trust_for(const PullOptions& o) {
+    bool tls = false;
+    if (is_url(*o.from)) {
+        TRY(const Url url, parse_url(*o.from));
+        tls = url.tls;
+    }
+    if (!tls && o.tls_ca) return usage_error("--tls-ca is for https, but --from is '{}'", *o.from);
+    if (!tls) return std::optional<TlsTrust>();
+    TRY(TlsTrust trust, TlsTrust::open(o.tls_ca));
+    return std::optional(std::move(trust));
 }
 
 Result<KnownModel> model_named(const std::string& name, const std::vector<KnownModel>& known) {
@@ -195,9 +214,9 @@ Result<int> run_command(const PullOptions& o, Session& session) {
     if (!o.name) return list(known, session);
     TRY(const KnownModel model, model_named(*o.name, known));
     if (!o.from)
-        return usage_error("pull: no --from says where {} lies, expected http://HOST/PATH or a folder",
+        return usage_error("pull: no --from says where {} lies, expected http(s)://HOST/PATH or a folder",
                            model.files[0].file);
-    if (o.from->find("://") != std::string::npos) TRY_VOID(parse_url(*o.from));
+    TRY(std::optional<TlsTrust> trust, trust_for(o));
     const std::string to = o.to.value_or(models_folder());
     if (to.empty())
         return usage_error("pull: there is no home folder to put models into, expected --to FOLDER");
@@ -205,7 +224,7 @@ Result<int> run_command(const PullOptions& o, Session& session) {
     fs::create_directories(to, trouble);
     if (trouble) return bad_input("{}: cannot be created: {}", to, trouble.message());
     const Deferred deferred;
-    Puller puller(*o.from, to);
+    Puller puller(*o.from, to, std::move(trust));
     for (const KnownFile& file : model.files) {
         TRY(const bool done, puller.file(file));
         if (!done) return kExitInterrupted;

@@ -1,14 +1,16 @@
 """A mirror on the loopback that breaks connections, refuses ranges or sends wrong bytes when it is told to."""
 
+import contextlib
 import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Mirror:
-    """files: name -> bytes. `break_after`: bytes after which a connection ends; `slow`: seconds between blocks."""
+    """files: name -> bytes. `break_after`: bytes after which a connection ends; `slow`: seconds between blocks. `tls`: an
+    ssl.SSLContext; connections that do not agree on it are no requests."""
 
-    def __init__(self, files):
+    def __init__(self, files, tls=None):
         self.files, self.ranges, self.break_after, self.slow, self.requests = files, True, None, 0, []
         mirror = self
 
@@ -21,9 +23,15 @@ class Mirror:
             def log_message(self, *_):
                 pass
 
+            def handle(self):
+                with contextlib.suppress(OSError):  # a client that does not believe the certificate
+                    super().handle()
+
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_port}/models"
+        if tls:
+            self.server.socket = tls.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.server.server_port}/models"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def answer(self, request):

@@ -3,7 +3,9 @@
 import hashlib
 import json
 import random
+import re
 import signal
+import ssl
 import subprocess
 import time
 
@@ -47,7 +49,9 @@ def test_what_is_known_is_listed_and_nobody_is_asked(execute, refused):
     assert "98362432 bytes  sha256 b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53" in out.decode()
     assert "no --from says where" in refused(2, "pull", "smollm2-135m")
     assert "did you mean 'smollm2-135m'" in refused(2, "pull", "smollm-135m", "--from", "/nowhere")
-    assert "TLS is not spoken" in refused(2, "pull", "smollm2-135m", "--from", "https://mirror.example")
+    assert "expected http:// or https://" in refused(2, "pull", "smollm2-135m", "--from", "ftp://mirror.example")
+    wrong = refused(2, "pull", "smollm2-135m", "--from", "http://mirror.example", "--tls-ca", "ca.pem")
+    assert "--tls-ca is for https" in wrong
 
 
 def test_from_a_mirror(pull, mirror, tmp_path):
@@ -94,10 +98,11 @@ def test_another_length_is_refused(pull, mirror, tmp_path, length):
     assert not (tmp_path / "to" / NAME).exists()
 
 
-def test_what_a_server_refuses_is_said(pull, mirror):
+def test_what_a_server_refuses_is_said(pull, mirror, tmp_path):
     mirror.files.clear()
     code, _, err = pull(mirror.url)
     assert code == 3 and b"status 404" in err
+    assert list((tmp_path / "to").iterdir()) == [], "an empty beginning is not kept"
     assert len(mirror.requests) == 1, "asking again would not help"
 
 
@@ -105,6 +110,110 @@ def test_no_server_is_out_of_resources(pull, mirror):
     mirror.close()
     code, _, err = pull(mirror.url)
     assert code == 4 and b"cannot connect" in err
+
+
+def openssl(folder, *arguments):
+    subprocess.run(["openssl", *map(str, arguments)], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    """A folder with an authority (ca.pem), another one (other.pem), and certificates of the first for several names."""
+    folder = tmp_path_factory.mktemp("tls")
+    for name in ("ca", "other"):
+        openssl(folder, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", 2,
+                "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem",
+                "-addext", "keyUsage=critical,keyCertSign")  # fmt: skip
+    for name, holder in (("good", "IP:127.0.0.1,DNS:localhost"), ("stranger", "DNS:mirror.example"), ("old", "IP:127.0.0.1")):
+        openssl(folder, "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=mirror",
+                "-addext", f"subjectAltName={holder}", "-keyout", f"{name}.key", "-out", f"{name}.csr")  # fmt: skip
+        days = -1 if name == "old" else 2
+        openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-days", days,
+                "-copy_extensions", "copy", "-out", f"{name}.pem")  # fmt: skip
+    return folder
+
+
+@pytest.fixture
+def tls_mirror(authority):
+    """Starts mirrors with one of the authority's certificates."""
+    servers = []
+
+    def start(name="good", newest=None):
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(authority / f"{name}.pem", authority / f"{name}.key")
+        if newest:
+            tls.minimum_version, tls.maximum_version = ssl.TLSVersion.TLSv1, newest
+            tls.set_ciphers("ALL:@SECLEVEL=0")
+        servers.append(Mirror({"small%20model.gguf": BODY}, tls))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def test_over_tls(pull, tls_mirror, authority, tmp_path):
+    mirror = tls_mirror()
+    code, out, err = pull(mirror.url, "--tls-ca", authority / "ca.pem")
+    assert code == 0, err
+    assert (tmp_path / "to" / NAME).read_bytes() == BODY
+    (tmp_path / "to" / NAME).unlink()
+    by_name = mirror.url.replace("127.0.0.1", "localhost")
+    assert pull(by_name, "--tls-ca", authority / "ca.pem")[0] == 0
+
+
+def test_resuming_over_tls(binary, pull, tls_mirror, authority, tmp_path):
+    mirror = tls_mirror()
+    mirror.break_after = 1 << 20
+    code, _, err = pull(mirror.url, "--tls-ca", authority / "ca.pem")
+    assert code == 0, err
+    assert (tmp_path / "to" / NAME).read_bytes() == BODY
+    begins = [int(re.search(r"\d+", wanted)[0]) if wanted else 0 for _, wanted in mirror.requests]
+    assert len(begins) >= 3 and begins == sorted(begins) and begins[0] == 0 < begins[1], "each goes on behind the one before"
+    (tmp_path / "to" / NAME).unlink()
+    mirror.break_after, mirror.slow = None, 0.1
+    listed, to = manifest(tmp_path, (NAME, BODY)), tmp_path / "to"
+    command = [binary, "pull", "small", "--manifest", listed, "--from", mirror.url, "--to", to, "--tls-ca", authority / "ca.pem"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    part = to / f"{NAME}.part"
+    deadline = time.monotonic() + 30
+    while not part.exists() or part.stat().st_size < 1 << 18:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130 and b"the same command goes on" in err, err
+    kept, mirror.slow = part.stat().st_size, 0
+    assert pull(mirror.url, "--tls-ca", authority / "ca.pem")[0] == 0
+    assert mirror.requests[-1][1] == f"bytes={kept}-" and (to / NAME).read_bytes() == BODY
+
+
+@pytest.mark.parametrize(
+    "certificate, believed, why",
+    [
+        ("good", "other.pem", "unable to get local issuer certificate"),
+        ("good", None, "unable to get local issuer certificate"),
+        ("stranger", "ca.pem", "IP address mismatch"),
+        ("old", "ca.pem", "certificate has expired"),
+    ],
+)
+def test_wrong_certificates_are_refused(pull, tls_mirror, authority, tmp_path, certificate, believed, why):
+    mirror = tls_mirror(certificate)
+    code, out, err = pull(mirror.url, *(["--tls-ca", authority / believed] if believed else []))
+    assert code == 3 and out == b"" and len(err.splitlines()) == 1
+    assert f"the server's certificate is not believed: {why}" in err.decode()
+    assert mirror.requests == [], "nothing is asked of a stranger"
+    assert list((tmp_path / "to").iterdir()) == []
+
+
+def test_old_tls_and_no_tls_are_refused(pull, tls_mirror, mirror, authority):
+    old = tls_mirror(newest=ssl.TLSVersion.TLSv1_1)
+    code, _, err = pull(old.url, "--tls-ca", authority / "ca.pem")
+    assert code == 4 and b"cannot agree on TLS" in err and old.requests == []
+    code, _, err = pull(mirror.url.replace("http:", "https:"), "--tls-ca", authority / "ca.pem")
+    assert code == 4 and b"cannot agree on TLS" in err and mirror.requests == []
+    code, _, err = pull("https://127.0.0.1:1/", "--tls-ca", authority / "good.key")
+    assert code == 3 and b"no certificate in PEM form" in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
