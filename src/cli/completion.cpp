@@ -31,11 +31,13 @@ std::string quoted(const std::string& text, const char* quote_inside) {
     return word + "'";
 }
 
-// The words that the command's argument knows.
+// The words that the command's arguments know, each once.
 std::vector<std::string> argument_words(const CommandFacts& command) {
     std::vector<std::string> words;
     for (const OptionFacts& option : command.options)
-        if (option.argument) words.insert(words.end(), option.words.begin(), option.words.end());
+        if (option.argument)
+            for (const std::string& word : option.words)
+                if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
     if (command.name == "bench") words.emplace_back("serve");
     return words;
 }

@@ -55,6 +55,17 @@ struct Conversion {
     GgufWriter writer;
 };
 
+// OUT may lie in the folder, as another GGUF file there may be replaced; whatever else is there is input.
+Result<void> check_output(const ConvertOptions& o) {
+    std::error_code trouble;
+    for (const auto& entry : std::filesystem::directory_iterator(o.folder, trouble)) {
+        const std::string path = entry.path().string();
+        if (!path.ends_with(".gguf") && same_file(o.out, path))
+            return usage_error("OUT {} is a file of the input ({}), which would be lost", o.out, path);
+    }
+    return {};
+}
+
 Result<Conversion> prepare(const ConvertOptions& o) {
     Conversion conversion;
     TRY(conversion.checkpoint, open_checkpoint(o.folder));
@@ -62,9 +73,7 @@ Result<Conversion> prepare(const ConvertOptions& o) {
     if (checkpoint.container() != Container::safetensors)
         return bad_input("{}: is a GGUF file already, expected a folder with config.json and safetensors",
                          o.folder);
-    for (const CheckpointFile& file : checkpoint.files())
-        if (same_file(o.out, file.path))
-            return usage_error("OUT {} is a file of the input ({}), which would be lost", o.out, file.path);
+    TRY_VOID(check_output(o));
     TRY(const std::unique_ptr<Model> model, load_model(checkpoint));  // names and shapes of everything
     TRY(const Config config, read_config(checkpoint, model->shape().architecture));
     TRY(conversion.plan, plan_conversion(checkpoint, config));

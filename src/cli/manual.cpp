@@ -19,7 +19,7 @@ constexpr Fact kExitCodes[] = {
     {"2", "usage: a flag or a value is wrong"},
     {"3", "a file or an input is bad"},
     {"4", "out of resources: memory, disk, context, a device or a server that is not there"},
-    {"5", "a device or this program has failed"},
+    {"5", "device or internal: a device or this program has failed"},
     {"130", "ended by Ctrl-C, SIGINT or SIGTERM"},
 };
 constexpr Fact kEnvironment[] = {

@@ -241,7 +241,7 @@ constexpr CommandRow kCommands[] = {
      make<BenchServeOptions>},
     {"pull", "obtain a model's files from a mirror or a folder, checked by their sha256",
      "  sparkinfer pull    (what is known)\n"
-     "  sparkinfer pull smollm2-135m --from http://mirror.example/models\n"
+     "  sparkinfer pull smollm2-135m --from https://mirror.example/models\n"
      "  sparkinfer pull smollm2-135m --from /media/usb --to models\n"
      "  sparkinfer pull my-model --manifest files.json --from http://mirror.example/models\n",
      make<PullOptions>},
@@ -411,7 +411,7 @@ std::string overview_text() {
     text +=
         "\nExit codes: 0 done, 1 diff or inspect --strict found something, 2 usage, 3 bad file or input, 4 "
         "out of resources, "
-        "5 internal, 130 "
+        "5 device or internal, 130 "
         "interrupted\n";
     return text;
 }

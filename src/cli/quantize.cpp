@@ -175,12 +175,30 @@ class Producer {
     int64_t done_ = 0, unweighted_ = 0;
 };
 
-void report(const Job& job, const Producer& producer, double seconds) {
+// Where rows do not divide into the blocks of K types, types of more bits take their place, and a type of
+// blocks of 32 may be what was meant: it is named where its file is smaller.
+void report_fallback(const Job& job) {
     int64_t fell_back = 0;
     for (const PlannedTensor& p : job.plan) fell_back += p.fell_back;
-    if (fell_back > 0)
-        log_info("{} tensors have rows that do not divide into blocks of 256 weights and got another type",
-                 fell_back);
+    if (fell_back == 0) return;
+    const char* other = job.type.base == Quant::q4_k   ? "Q4_1"
+                        : job.type.base == Quant::q5_k ? "Q5_0"
+                                                       : "Q5_1";
+    int64_t bytes = 0;
+    auto plan = plan_quantization(*job.model, *find_file_type(other), job.imatrix.has_value(),
+                                  job.options.requantize);
+    if (plan.ok())
+        for (const PlannedTensor& p : plan.value()) bytes += int64_t(p.bytes);
+    log_info(
+        "{} tensors have rows that do not divide into blocks of 256 weights and got a type of more bits{}",
+        fell_back,
+        bytes > 0 && bytes < job.bytes ? fmt::format("; {} would be smaller: {:.2f} MB, not {:.2f}", other,
+                                                     double(bytes) * 1e-6, double(job.bytes) * 1e-6)
+                                       : "");
+}
+
+void report(const Job& job, const Producer& producer, double seconds) {
+    report_fallback(job);
     if (producer.unweighted() > 0)
         log_info("{} tensors are not in the importance matrix and were rounded without",
                  producer.unweighted());
@@ -194,6 +212,7 @@ Result<int> run_command(const QuantizeOptions& o, Session& session) {
     TRY(const Job job, prepare(o));
     if (o.dry_run) {
         TRY_VOID(session.out.write(dry_run_text(job) + totals_text(job) + "\n"));
+        report_fallback(job);
         return 0;
     }
     const Deferred deferred;  // an interrupted run takes its unfinished file away

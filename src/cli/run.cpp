@@ -1,6 +1,4 @@
 // run.cpp — `sparkinfer run`: a prompt in, an answer out.
-#include <unistd.h>
-
 #include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/machine.h"
@@ -41,11 +39,10 @@ Result<void> check_length(const std::string& text, const Tokenizer& tokenizer, i
                      text.size(), least, context);
 }
 
-// Ends the streamed answer's line on the terminal, without adding to an answer that goes elsewhere.
-Result<void> end_line(StandardOutput& out) {
-    if (::isatty(STDOUT_FILENO)) return out.write("\n");
-    [[maybe_unused]] const ssize_t wrote = ::write(STDERR_FILENO, "\n", 1);
-    return {};
+// What was printed of an answer is a text of whole lines, on a terminal and in a file. --json has the bare
+// text.
+Result<void> end_line(const std::string& text, StandardOutput& out) {
+    return text.empty() || text.back() == '\n' ? Result<void>{} : out.write("\n");
 }
 
 }  // namespace
@@ -80,13 +77,14 @@ Result<int> run_command(const RunOptions& o, Session& session) {
                                kv_bytes_per_token(facts.shape, info.kv_type)}));
     TRY(const std::unique_ptr<Engine> engine, session.engine(o.model, *backend, engine_options));
     const uint64_t seed = plan.request.sampling.seed;
+    const bool greedy = plan.request.sampling.temperature <= 0;  // no number is drawn
 
     TRY(const Answer answer, answer_prompt(*engine, tokenizer, std::move(plan), session));
     if (o.json)
         TRY_VOID(session.out.write(to_json(answer_json(answer, prompt, tokenizer)) + "\n"));
     else
-        TRY_VOID(end_line(session.out));
-    log_info("seed {}", seed);
+        TRY_VOID(end_line(answer.text, session.out));
+    if (!greedy) log_info("seed {}", seed);
     log_line(LogLevel::info, answer_figures(answer, prompt.size()));
     return interrupted() ? kExitInterrupted : 0;
 }

@@ -104,8 +104,10 @@ Result<void> StandardOutput::write(std::string_view text) {
         const ssize_t wrote = ::write(STDOUT_FILENO, text.data(), text.size());
         if (wrote >= 0) {
             text.remove_prefix(size_t(wrote));
-        } else if (errno == EPIPE || errno == EBADF) {
+        } else if (errno == EPIPE) {
             closed_ = true;
+        } else if (errno == EBADF) {
+            return out_of_resources("stdout: cannot write: it is closed");
         } else if (errno != EINTR) {
             return out_of_resources("stdout: cannot write: {}", std::generic_category().message(errno));
         }

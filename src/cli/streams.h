@@ -20,7 +20,7 @@ size_t utf8_error_offset(std::string_view text);
 Result<std::string> read_text(const TextSource& source, const char* what);
 
 // stdout. Writes go out at once. When the reader has gone away, closed() turns true and everything further is
-// swallowed; other trouble is an error.
+// swallowed; other trouble is an error, as is a stdout that was closed from the beginning.
 class StandardOutput {
   public:
     Result<void> write(std::string_view text);

@@ -58,7 +58,12 @@ def test_what_is_not_understood_is_refused(refused, folder, tmp_path, case):
 def test_words_that_are_off(refused, sparkinfer, folder, tmp_path):
     before = sorted(path.read_bytes() for path in folder.iterdir())
     assert "input" in refused(2, "convert", folder, folder / "model.safetensors")
+    assert "input" in refused(2, "convert", folder, folder / "config.json")
+    (tmp_path / "link.gguf").symlink_to(folder / "tokenizer.json")
+    assert "input" in refused(2, "convert", folder, tmp_path / "link.gguf")
     assert sorted(path.read_bytes() for path in folder.iterdir()) == before
+    for _ in range(2):
+        sparkinfer("convert", folder, folder / "out.gguf")  # beside its input, and replaced
     assert "missing" in refused(3, "convert", folder, tmp_path / "missing" / "out.gguf")
     assert "nothere" in refused(3, "convert", tmp_path / "nothere", tmp_path / "out.gguf")
     sparkinfer("convert", folder, tmp_path / "out.gguf")

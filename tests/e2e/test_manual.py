@@ -63,7 +63,9 @@ def bash(script, words):
     call = f'source {script}; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _sparkinfer; printf "%s\\n" "${{COMPREPLY[@]}}"'
     done = subprocess.run(["bash", "--norc", "-c", call, "bash", *words], capture_output=True, text=True, check=True)
     assert done.stderr == ""
-    return set(done.stdout.split("\n")) - {""}
+    found = [word for word in done.stdout.split("\n") if word]
+    assert len(found) == len(set(found)), "each word once"
+    return set(found)
 
 
 def fish(script, words):
@@ -71,7 +73,9 @@ def fish(script, words):
     done = subprocess.run(["fish", "--no-config", "-c", f"source {script}; complete -C '{line}'"],
                           capture_output=True, text=True, check=True)  # fmt: skip
     assert done.stderr == ""
-    return {found.split("\t")[0] for found in done.stdout.splitlines()}
+    found = [line.split("\t")[0] for line in done.stdout.splitlines()]
+    assert len(found) == len(set(found)), "each word once"
+    return set(found)
 
 
 @pytest.mark.parametrize("shell, complete", [("bash", bash), ("fish", fish)])
@@ -83,6 +87,7 @@ def test_completion(execute, commands, tmp_path, shell, complete):
     assert complete(script, ["sparkinfer", "run", "--backe"]) == {"--backend"}
     assert complete(script, ["sparkinfer", "run", "--backend", ""]) == {"auto", "cuda", "cpu"}
     assert complete(script, ["sparkinfer", "completion", "z"]) == {"zsh"}
+    assert {"cpu", "cuda:op", "cuda:graph"} <= complete(script, ["sparkinfer", "diff", "m", "c"])
     assert complete(script, ["sparkinfer", "bench", "serve", "--clie"]) == {"--clients"}
     for command in commands:
         found = complete(script, ["sparkinfer", *command.split(), "--"])

@@ -31,6 +31,20 @@ def test_the_result_runs_and_is_what_the_dry_run_said(sparkinfer, run_json, tiny
     assert len(run_json(out, "the engine", 8)["token_ids"]) == 8
 
 
+def test_rows_that_do_not_divide_say_what_would_be_smaller(sparkinfer, smollm2, tiny, tmp_path):
+    """SmolLM2's rows have 576 values: Q4_K_M of it is larger than Q4_1."""
+    model = tmp_path / "model.gguf"
+    sparkinfer("quantize", smollm2, model, "Q8_0", "--requantize")
+    for dry in ([], ["--dry-run"]):
+        told = sparkinfer("quantize", model, tmp_path / "k.gguf", "Q4_K_M", "--requantize", *dry).stderr
+        assert "have rows that do not divide into blocks of 256 weights and got a type of more bits; Q4_1 would be smaller" in told
+    sparkinfer("quantize", model, tmp_path / "1.gguf", "Q4_1", "--requantize")
+    size = float(told.split("would be smaller: ")[1].split(" MB")[0]) * 1e6
+    assert 0 < (tmp_path / "1.gguf").stat().st_size - size < 4e6, "the tensors of the file"
+    assert (tmp_path / "1.gguf").stat().st_size < (tmp_path / "k.gguf").stat().st_size
+    assert "do not divide" not in sparkinfer("quantize", tiny, tmp_path / "t.gguf", "Q4_K_M").stderr
+
+
 def test_threads_do_not_change_the_bytes(sparkinfer, tiny, tmp_path):
     for threads in (1, 3):
         sparkinfer("quantize", tiny, tmp_path / f"{threads}.gguf", "Q5_K_M", "-t", threads)

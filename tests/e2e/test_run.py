@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from terminal import Terminal
 
 QUESTION = "What is the capital of France?"
 GREEDY = ["--temp", "0"]
@@ -49,7 +50,7 @@ def test_the_last_line_has_the_figures(answer):
 def test_json_has_exactly_the_promised_fields(answer, answer_json):
     o = answer_json
     assert list(o) == ["text", "token_ids", "prompt_token_ids", "finish_reason", "logprobs", "timings"]
-    assert o["text"] == answer[1].decode()
+    assert o["text"] + "\n" == answer[1].decode(), "as text it is a line"
     assert o["finish_reason"] in ("stop", "length")
     timings = o["timings"]
     assert list(timings) == ["load_s", "prompt_n", "prompt_s", "gen_n", "gen_s", "first_token_s", "peak_rss_bytes"]
@@ -119,6 +120,19 @@ def test_the_seed_decides_and_is_reported(execute, smollm2):
     assert sample("--seed", "8")[0] != first
     free, seed = sample()
     assert sample("--seed", seed)[0] == free
+    assert b"seed" not in execute("run", smollm2, "-p", "Once", "-n", "2", *GREEDY)[2], "where no number is drawn, none counts"
+
+
+def test_an_answer_ends_with_a_line(binary, execute, tiny):
+    """Risk: what is piped or kept in a file runs into what follows; or a text that ends a line gets an empty one."""
+    for arguments in (["-n", "3"], ["-n", "1", "--logit-bias", "199+99"], ["-n", "9", "--raw"]):
+        arguments = ["run", tiny, "-p", "x", *GREEDY, *arguments]
+        text = json.loads(execute(*arguments, "--json")[1])["text"]
+        piped = execute(*arguments)[1].decode()
+        assert piped == (text if text.endswith("\n") else text + "\n")
+        with Terminal([binary, *arguments]) as terminal:
+            assert terminal.end() == 0
+            assert terminal.text.replace("\r", "").startswith(piped + "sparkinfer: load ")
 
 
 def test_greedy_is_the_same_for_any_number_of_threads(execute, smollm2, answer):
@@ -156,7 +170,7 @@ def test_stop_strings_end_before_them(execute, smollm2):
         flags = [x for stop in stops for x in ("--stop", stop)]
         code, out, _ = execute(*base, *flags)
         at = min(i for i in (whole.find(stop.encode()) for stop in stops) if i >= 0)
-        assert code == 0 and out == whole[:at]
+        assert code == 0 and out == whole[:at] + b"\n"
     o = json.loads(execute(*base, "--stop", "9", "--json")[1])
     assert o["finish_reason"] == "stop" and "9" not in o["text"]
 
@@ -209,7 +223,7 @@ def test_only_whole_characters_are_written(binary, execute, smollm2):
     code, out, _ = execute("tokenize", smollm2, "--json", "-p", "🦙")
     half = json.loads(out)["token_ids"][0]
     code, out, _ = execute("run", smollm2, "--raw", "-p", "x", "-n", "5", *GREEDY, "--logit-bias", f"{half}+1000")
-    assert code == 0 and set(out.decode()) == {"\ufffd"}
+    assert code == 0 and set(out.decode()) == {"\ufffd", "\n"}
 
 
 def wait_for_work(pid):
@@ -277,13 +291,20 @@ def test_a_reader_that_goes_away_ends_it_quietly(binary, smollm2):
 
 
 def test_closed_streams_do_no_harm(binary, tiny, tmp_path):
-    """Risk: with stdout closed, a result file gets its number and what is printed lands in it."""
+    """Risk: with stdout closed, a result file gets its number and what is printed lands in it, or nobody hears of it."""
     (tmp_path / "text.txt").write_text("one two three four five " * 40)
     arguments = [binary, "perplexity", tiny, "-f", tmp_path / "text.txt", "--ctx", "64", "--logits-out"]
-    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *map(str, arguments), tmp_path / "closed.npy"])
-    assert done.returncode == 0
-    subprocess.run([*map(str, arguments), tmp_path / "open.npy"], check=True, capture_output=True)
-    assert (tmp_path / "closed.npy").read_bytes() == (tmp_path / "open.npy").read_bytes()
+    closed = ["sh", "-c", '"$@" >&-', "sh"]
+    done = subprocess.run([*closed, *map(str, arguments), tmp_path / "closed.npy"], capture_output=True, text=True)
+    assert done.returncode == 4 and done.stderr.splitlines()[-1] == "sparkinfer: error: stdout: cannot write: it is closed"
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+@pytest.mark.parametrize("command", [["--help"], ["inspect"], ["run", "-n", "4", "-p", "x"], ["chat", "-n", "4"]])
+def test_a_closed_stdout_is_an_error(binary, tiny, command):
+    words = [command[0]] if command[0] == "--help" else [command[0], tiny, *command[1:]]
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", binary, *words], input="hello\n", capture_output=True, text=True)
+    assert done.returncode == 4 and "stdout: cannot write: it is closed" in done.stderr.splitlines()[-1]
 
 
 def test_a_full_disk_is_an_error(binary, tiny):
