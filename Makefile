@@ -8,6 +8,9 @@ DEFAULT_MODEL := models/SmolLM2-135M-Instruct.Q4_1.gguf
 BINARY := build/release/sparkinfer
 PYTHON := .venv/bin/python
 ORACLE_PYTHON ?= python3
+# Of `make install`: where it will be found, and a folder to write below instead of /.
+PREFIX ?= /usr/local
+DESTDIR ?=
 # More options of `make serve` and `make chat`.
 SERVE ?=
 CHAT ?=
@@ -21,7 +24,7 @@ export PROMPT_TEXT := $(value PROMPT)
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build cuda run run-cpu run-cuda chat chat-cpu chat-cuda serve serve-cpu serve-cuda configure-cuda test test-gpu check fuzz proof lint fmt docs goldens explain bench clean model
+.PHONY: help setup build cuda run run-cpu run-cuda chat chat-cpu chat-cuda serve serve-cpu serve-cuda configure-cuda test test-gpu check fuzz proof lint fmt docs goldens explain bench clean model install packages
 .NOTPARALLEL:
 
 help:  ## this list
@@ -95,12 +98,21 @@ fuzz:  ## the fuzz targets of tests/fuzz, so long in all: make fuzz HOURS=8 TARG
 	@cmake --build --preset fuzz --target fuzz_targets >&2
 	@python3 tools/fuzz.py --hours "$(HOURS)" $(TARGETS)
 
-proof: setup model  ## real clients, proxies, attacks and loads against the server, written to docs/proof.md: make proof ONLY="codex soak"
+proof: setup model  ## real clients, proxies, attacks and loads against the server, packages in clean roots, written to docs/proof.md: make proof ONLY="codex soak"
 	@tools/setup.sh check
 	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || { echo "make proof needs nginx: apt-get install nginx-light" >&2; exit 2; }
 	@$(MAKE) --no-print-directory build/release/build.ninja
-	@cmake --build --preset release --target sparkinfer scripted_serve serve_cases_test engine_test >&2
+	@cmake --build --preset release --target sparkinfer libsparkinfer scripted_serve serve_cases_test engine_test >&2
 	@$(PYTHON) tools/proof/proof.py $(ONLY:%=--only %)
+
+install: build  ## the program, its man page, completions, library and header: make install PREFIX=/usr/local DESTDIR=
+	@cmake --build --preset release --target libsparkinfer >&2
+	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)" --strip >&2
+
+packages: build  ## a .deb, a tarball that runs from any folder, a wheel, and their sums, in build/packages
+	@cmake --build --preset release --target libsparkinfer >&2
+	@rm -rf build/packages
+	@python3 packaging/packages.py build/release build/packages
 
 lint:  ## clang-tidy on the whole tree
 	@tools/setup.sh check
