@@ -189,12 +189,12 @@ void report_fallback(const Job& job) {
                                   job.options.requantize);
     if (plan.ok())
         for (const PlannedTensor& p : plan.value()) bytes += int64_t(p.bytes);
-    log_info(
-        "{} tensors have rows that do not divide into blocks of 256 weights and got a type of more bits{}",
-        fell_back,
-        bytes > 0 && bytes < job.bytes ? fmt::format("; {} would be smaller: {:.2f} MB, not {:.2f}", other,
-                                                     double(bytes) * 1e-6, double(job.bytes) * 1e-6)
-                                       : "");
+    log_info("{} rows that do not divide into blocks of 256 weights and got a type of more bits{}",
+             fell_back == 1 ? "1 tensor has" : fmt::format("{} tensors have", fell_back),
+             bytes > 0 && bytes < job.bytes
+                 ? fmt::format("; {} would be smaller: {:.2f} MB, not {:.2f}", other, double(bytes) * 1e-6,
+                               double(job.bytes) * 1e-6)
+                 : "");
 }
 
 void report(const Job& job, const Producer& producer, double seconds) {
