@@ -7,6 +7,7 @@
 #include "cli/chat_settings.h"
 #include "cli/serve_sizes.h"
 #include "cli/terminal.h"
+#include "cli/word_wrap.h"
 #include "core/env.h"
 #include "core/log.h"
 
@@ -88,7 +89,8 @@ Result<int64_t> Chat::tokens() const {
 
 void Chat::note(const std::string& text) const {
     if (input_.edits()) {
-        std::string shown = screen_.colour ? "\x1b[2m" + text + "\x1b[0m\n" : text + "\n";
+        const std::string lines = WordWrap().push(terminal_safe(text), terminal_size(STDERR_FILENO).columns);
+        const std::string shown = screen_.colour ? "\x1b[2m" + lines + "\x1b[0m\n" : lines + "\n";
         [[maybe_unused]] const ssize_t wrote = ::write(STDERR_FILENO, shown.data(), shown.size());
         return;
     }

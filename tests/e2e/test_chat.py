@@ -237,6 +237,15 @@ def test_lines_of_answers_end_between_words(chat, smollm2, tmp_path, columns):
         assert sum(len(line) > 20 for line in lines) > 3, "lines are used"
 
 
+def test_lines_of_help_end_between_words(chat, tiny):
+    terminal = chat(tiny, *GREEDY, columns=30, rows=200)
+    say(terminal, "/help")
+    lines = terminal.screen(30, 200).text()
+    help_text = " ".join(" ".join(lines).split())
+    assert "Alt-Enter, a \\ before Enter or an open \"\"\" begin a new line." in help_text
+    assert all(len(line) <= 30 for line in lines)
+
+
 def test_lines_follow_the_width_of_the_terminal(chat, smollm2):
     terminal = chat(smollm2, *GREEDY, columns=70)
     terminal.send("Write a long story about a lighthouse.\r")
