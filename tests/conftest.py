@@ -30,6 +30,25 @@ def binary(request):
 
 
 @pytest.fixture(scope="session")
+def build(binary):
+    """The folder that the binary under test was built in."""
+    return binary.parent
+
+
+@pytest.fixture(scope="session")
+def make_tiny(tmp_path_factory):
+    """Makes a tiny random model with tokenizer and template (see tools/make_tiny_model.py); returns its path."""
+
+    def make(variant):
+        path = tmp_path_factory.mktemp("tiny") / "model.gguf"
+        command = [sys.executable, str(ROOT / "tools" / "make_tiny_model.py"), variant, "--gguf", str(path)]
+        subprocess.run(command, check=True, capture_output=True)
+        return path
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def smollm2():
     """The default model, SmolLM2-135M-Instruct Q4_1."""
     return existing(ROOT / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf", "fetch it with `make model`")

@@ -11,12 +11,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory):
+def tiny(make_tiny):
     """A tiny random llama (4 MB, context 1024, vocabulary 512) with tokenizer and chat template."""
-    path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
-    command = [sys.executable, str(ROOT / "tools" / "make_tiny_model.py"), "llama", "--gguf", str(path)]
-    subprocess.run(command, check=True, capture_output=True)
-    return path
+    return make_tiny("llama")
 
 
 @pytest.fixture(scope="session")
