@@ -15,6 +15,7 @@ import checks
 import conformance
 import evaluation
 import differential
+import installs
 import soak
 from server import BUILD, LENIENT, ROOT, Server, tiny_model
 
@@ -183,4 +184,6 @@ PARTS = [
     proxy_part(behind.Nginx(), lambda: output_of(behind.program("nginx"), "-v").replace("nginx version: ", "")),
     Part("schemathesis", "requests made from /openapi.json, answers held against it", conformance.version, conformance.run),
     Part("lm_eval", "lm-evaluation-harness, local-completions, a small task of its own", evaluation.version, evaluation.run),
+    *(Part(run.__name__, f"in a clean Debian 12 without network, {run.__doc__.rstrip('.')}", installs.version, run)
+      for run in (installs.deb, installs.tarball, installs.wheel)),
 ]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Proves the server with real clients, proxies, attacks and loads, and writes what was seen to docs/proof.md.
+"""Proves the server with real clients, proxies, attacks and loads, and the packages in clean roots; writes what was seen to docs/proof.md.
 
     proof.py [--only PART]… [--list]
 
@@ -27,9 +27,9 @@ RESULTS = ROOT / "build" / "proof" / "results.json"
 PAGE = ROOT / "docs" / "proof.md"
 HEAD = """# Proof
 
-What `make proof` has seen: real clients, proxies, attacks and loads against `sparkinfer serve`, all on loopback. Agents run in
-a network namespace without any other network. Where a task must succeed, the model says what a script has, under the
-request's mask; everything else is the product's (tests/serve/scripted_backend.h). Each row is of the run of its day.
+What `make proof` has seen: real clients, proxies, attacks and loads against `sparkinfer serve`, all on loopback; packages in clean
+roots. Agents and packages run in a network namespace without any other network. Where a task must succeed, the model says what a script
+has, under the request's mask; everything else is the product's (tests/serve/scripted_backend.h). Each row is of the run of its day.
 
 | what | with | result | seen | day | commit |
 |---|---|---|---|---|---|
@@ -64,12 +64,18 @@ def cell(text):
     return str(text).replace("|", "\\|").replace("\n", " ")
 
 
+def rows_before():
+    """The rows of the page as it is, by what they are about: also those of runs on another machine."""
+    lines = PAGE.read_text().splitlines() if PAGE.exists() else []
+    return {line.split(" | ")[0].removeprefix("| "): line for line in lines if line.startswith("| ")}
+
+
 def page(results):
-    rows = []
+    rows, before = [], rows_before()
     for part in PARTS:
         row = results.get(part.name)
         if not row:
-            rows.append(f"| {cell(part.what)} | | not run | | | |")
+            rows.append(before.get(cell(part.what), f"| {cell(part.what)} | | not run | | | |"))
             continue
         seen = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in row["figures"].items())
         rows.append("| " + " | ".join(cell(text) for text in (
