@@ -65,11 +65,12 @@ class Totals:
         return 1 if self.failed else 0
 
 
-def run(*command):
-    """Runs a command in the root with no input; returns its exit code."""
+def run(*command, environment=None):
+    """Runs a command in the root with no input, and with more variables if any; returns its exit code."""
     print("+ " + " ".join(str(part) for part in command), flush=True)
     try:
-        return subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False).returncode
+        return subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False,
+                              env={**os.environ, **(environment or {})}).returncode
     except FileNotFoundError as error:
         print(f"{error.filename} is not installed: run `make setup`", flush=True)
         return 127
@@ -176,8 +177,18 @@ def sanitized_test(preset, name):
     return done.stdout[-LOG_CHARS:] if counts[1] else "", counts
 
 
-def sanitizer(totals, name, preset, tests):
-    """Builds and runs the tests of one sanitized build."""
+def sanitized_capi():
+    """The C program of tests/capi over two tiny models, with the address and leak sanitizers."""
+    folder = ROOT / "build" / "asan-ubsan"
+    models = [folder / f"{variant}.gguf" for variant in ("llama", "qwen35-r2")]
+    for model in models:
+        run(PYTHON, "tools/make_tiny_model.py", model.stem, "--gguf", model)
+    failed = int(run(folder / "capi_test", *models, environment=sanitizer_options()) != 0)
+    return 1 - failed, failed, 0
+
+
+def sanitizer(totals, name, preset, tests, programs=()):
+    """Builds and runs the tests of one sanitized build. `programs` are pairs of a target and the part that runs it."""
     def run_tests():
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             results = list(pool.map(lambda test: sanitized_test(preset, test), tests))
@@ -186,15 +197,18 @@ def sanitizer(totals, name, preset, tests):
         return tuple(sum(counts[i] for _, counts in results) for i in range(3))
 
     if totals.part(f"{name} build", steps(("cmake", "--preset", preset),
-                                          ("cmake", "--build", "--preset", preset, "--target", *tests))):
+                                          ("cmake", "--build", "--preset", preset, "--target", *tests,
+                                           *(target for target, _ in programs)))):
         totals.part(f"{name} tests", run_tests)
+        for target, part in programs:
+            totals.part(f"{name} {target}", part)
     else:
         totals.skip(f"{name} tests", "the build failed")
 
 
 def sanitizers(totals):
     unit_tests = [f"{f}_test" for f in SANITIZED if list((ROOT / "src" / f).glob("*_test.cpp"))]
-    sanitizer(totals, "asan", "asan-ubsan", ["op_cases_test", *unit_tests])
+    sanitizer(totals, "asan", "asan-ubsan", ["op_cases_test", *unit_tests], [("capi_test", sanitized_capi)])
     sanitizer(totals, "tsan", "tsan", THREADED)
 
 
