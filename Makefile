@@ -24,7 +24,7 @@ export PROMPT_TEXT := $(value PROMPT)
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build cuda run run-cpu run-cuda chat chat-cpu chat-cuda serve serve-cpu serve-cuda configure-cuda test test-gpu check fuzz proof lint fmt docs goldens explain bench clean model install packages
+.PHONY: help setup build cuda run run-cpu run-cuda chat chat-cpu chat-cuda serve serve-cpu serve-cuda configure-cuda test test-gpu check fuzz proof lint fmt docs goldens explain bench clean model installable install packages
 .NOTPARALLEL:
 
 help:  ## this list
@@ -102,15 +102,19 @@ proof: setup model  ## real clients, proxies, attacks and loads against the serv
 	@tools/setup.sh check
 	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || { echo "make proof needs nginx: apt-get install nginx-light" >&2; exit 2; }
 	@$(MAKE) --no-print-directory build/release/build.ninja
-	@cmake --build --preset release --target sparkinfer libsparkinfer scripted_serve serve_cases_test engine_test >&2
+	@cmake --build --preset release --target installable scripted_serve serve_cases_test engine_test >&2
 	@$(PYTHON) tools/proof/proof.py $(ONLY:%=--only %)
 
-install: build  ## the program, its man page, completions, library and header: make install PREFIX=/usr/local DESTDIR=
-	@cmake --build --preset release --target libsparkinfer >&2
+installable: build
+	@cmake --build --preset release --target installable >&2
+
+# Under sudo nothing is built: the compiler's and cargo's files stay those of the user.
+install:  ## the program, its man page, completions, library and header: make install PREFIX=/usr/local DESTDIR=
+	@[ -n "$$SUDO_USER" ] || $(MAKE) --no-print-directory installable
+	@[ -e build/release/generated/THIRD-PARTY-NOTICES ] || { echo "there is nothing to install yet; first, without sudo: make installable" >&2; exit 2; }
 	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)" --strip >&2
 
-packages: build  ## a .deb, a tarball that runs from any folder, a wheel, and their sums, in build/packages
-	@cmake --build --preset release --target libsparkinfer >&2
+packages: installable  ## a .deb, a tarball that runs from any folder, a wheel, and their sums, in build/packages
 	@rm -rf build/packages
 	@python3 packaging/packages.py build/release build/packages
 

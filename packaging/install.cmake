@@ -13,6 +13,14 @@ configure_file(packaging/sparkinfer.pc.in ${CMAKE_BINARY_DIR}/generated/sparkinf
 install(FILES ${CMAKE_BINARY_DIR}/generated/sparkinfer.pc DESTINATION ${install_lib}/pkgconfig)
 install(FILES LICENSE README.md CHANGELOG.md docs/cli.md docs/embedding.md docs/serving.md docs/formats.md DESTINATION share/doc/sparkinfer)
 
+# Made while building, by whoever has the crates: `sudo make install` may have another home.
+set(notices ${CMAKE_BINARY_DIR}/generated/THIRD-PARTY-NOTICES)
+add_custom_command(OUTPUT ${notices} COMMAND python3 packaging/notices.py ${notices} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
+  DEPENDS packaging/notices.py rust/text/Cargo.lock ${text_lib} VERBATIM)
+add_custom_target(installable ALL DEPENDS ${notices})
+add_dependencies(installable sparkinfer libsparkinfer)
+install(FILES ${notices} DESTINATION share/doc/sparkinfer)
+
 # Written by the program that was installed, so that they are its own.
 function(install_output path)
   string(JOIN " " words ${ARGN})
@@ -27,4 +35,3 @@ install_output(share/man/man1/sparkinfer.1 "\"$<TARGET_FILE:sparkinfer>\"" manua
 install_output(share/bash-completion/completions/sparkinfer "\"$<TARGET_FILE:sparkinfer>\"" completion bash)
 install_output(share/zsh/site-functions/_sparkinfer "\"$<TARGET_FILE:sparkinfer>\"" completion zsh)
 install_output(share/fish/vendor_completions.d/sparkinfer.fish "\"$<TARGET_FILE:sparkinfer>\"" completion fish)
-install_output(share/doc/sparkinfer/THIRD-PARTY-NOTICES python3 "\"${CMAKE_SOURCE_DIR}/packaging/notices.py\"")

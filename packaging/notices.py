@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints the notices of everything that is inside the program and the library: licences of crates and of static libraries.
+"""Writes the notices of everything that is inside the program and the library: licences of crates and of static libraries.
 
-Usage: packaging/notices.py        cargo has fetched rust/text's crates, and Debian's packages are installed (`make setup`)
+Usage: packaging/notices.py OUT        cargo has fetched rust/text's crates, and Debian's packages are installed (`make setup`)
 
 A text that several have stands once, below those that have it.
 """
@@ -74,10 +74,11 @@ def main():
     for title, texts in [*libraries(), *crates()]:
         for text in texts or [""]:
             by_text.setdefault(text, []).append(title)
-    print("Third-party software inside sparkinfer\n\nsparkinfer itself is under the MIT licence (LICENSE). The program and the "
-          f"library hold, besides:\n\n{RUST}")
-    for text, titles in by_text.items():
-        print("\n" + "=" * 100 + "\n" + "\n".join(titles) + ("\n" + "-" * 100 + "\n" + text if text else ""))
+    text = ("Third-party software inside sparkinfer\n\nsparkinfer itself is under the MIT licence (LICENSE). The program and the library "
+            f"hold, besides:\n\n{RUST}\n")
+    for licence, titles in by_text.items():
+        text += "\n" + "=" * 100 + "\n" + "\n".join(titles) + "\n" + ("-" * 100 + "\n" + licence + "\n" if licence else "")
+    Path(sys.argv[1]).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
