@@ -24,9 +24,12 @@ void add_steps(Lowering& l, const DeltaCall& call, int32_t segments) {
     };
     if (segments == 1 || !aligned(call.op.qkv) || !aligned(call.op.z))
         l.add(delta_step, dim3(blocks, segments), dim3(kDeltaThreads), 0, call, "step");
-    else
+    else {
+        const auto single = call.op.state.dtype == DType::bf16 ? delta_single<uint16_t> : delta_single<float>;
+        l.add(single, dim3(call.op.state.value_heads, segments), dim3(kSingleThreads), 0, call, "single");
         l.add(delta_step_many, dim3(blocks, std::min(segments, resident_segments(l.device(), 3, blocks))),
               dim3(kDeltaThreads), 0, call, "step");
+    }
 }
 
 // Long segments in chunks; the others row by row, between them.

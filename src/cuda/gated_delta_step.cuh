@@ -34,13 +34,28 @@ constexpr int kDeltaBatch = 8;  // rows between exchanges
 static_assert(kDeltaColumns == 32 && kDeltaWarps * 16 == kDeltaWidth,
               "thread (warp, lane) holds 4 by 4 cells of S");
 
+// What makes q and k of length 1: all lanes of a warp.
+struct DeltaNorms {
+    float key_scale, query_scale, key_query;  // 1/|k|, 128^-½/|q|, q·k normalised
+    DeltaNorms() = default;
+    __device__ __forceinline__ DeltaNorms(const float* key, const float* query, int lane) {
+        const float4 k = *reinterpret_cast<const float4*>(key + lane * 4);
+        const float4 q = *reinterpret_cast<const float4*>(query + lane * 4);
+        const float kk = warp_sum(k.x * k.x + k.y * k.y + k.z * k.z + k.w * k.w);
+        const float qq = warp_sum(q.x * q.x + q.y * q.y + q.z * q.z + q.w * q.w);
+        const float qk = warp_sum(q.x * k.x + q.y * k.y + q.z * k.z + q.w * k.w);
+        key_scale = rsqrtf(kk + 1e-6f);
+        query_scale = rsqrtf(qq + 1e-6f) * 0.08838834764831845f;  // 128^-½
+        key_query = qk * key_scale * query_scale;
+    }
+};
 struct DeltaShared {
     alignas(16) float query[2][kDeltaWidth], key[2][kDeltaWidth];  // of even and odd rows, not yet normalised
     alignas(16) float read_key[kDeltaWarps][kDeltaColumns];        // Sᵀk and …
     float read_query[kDeltaWarps][kDeltaColumns];                  // … Sᵀq over the rows of one warp
     alignas(16) float value[kDeltaColumns];
     float beta, keep;                         // keep = e^g
-    float key_scale, query_scale, key_query;  // 1/|k|, 128^-½/|q|, q·k normalised
+    DeltaNorms norms;
     // Of the rows since the last exchange; a column belongs to one lane of warp 8.
     float out[kDeltaBatch][kDeltaColumns], gate[kDeltaBatch][kDeltaColumns];
     float log_k[kDeltaBatch][kDeltaColumns], log_d[kDeltaBatch][kDeltaColumns],
@@ -224,13 +239,11 @@ __device__ __forceinline__ void DeltaThread<kOut>::convolve(const DeltaInput& in
     if (lane == 0) s.keep = expf(decay), s.beta = fast_sigmoid(in.beta);
 }
 
-// Sᵀk and Sᵀq of the warp's 16 rows: over a thread's 4, then over the 4 threads of a column group, each of
+// Sᵀk and Sᵀq of a warp's 16 rows: over a thread's 4, then over the 4 threads of a column group, each of
 // which ends with two columns of one product.
-template <bool kOut>
-__device__ __forceinline__ void DeltaThread<kOut>::read_cells(int r) {
-    const float4 k = *reinterpret_cast<const float4*>(s.key[r % 2] + row_of_s());
-    const float4 q = *reinterpret_cast<const float4*>(s.query[r % 2] + row_of_s());
-    const float key[4] = {k.x, k.y, k.z, k.w}, query[4] = {q.x, q.y, q.z, q.w};
+__device__ __forceinline__ void delta_read(const float (&cell)[4][4], const float (&key)[4],
+                                           const float (&query)[4], int lane, float* read_key,
+                                           float* read_query) {
     float by_key[4], by_query[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -253,23 +266,22 @@ __device__ __forceinline__ void DeltaThread<kOut>::read_cells(int r) {
     float2 two;
     two.x = (upper ? sum[2] : sum[0]) + __shfl_xor_sync(kWholeWarp, upper ? sum[0] : sum[2], 8);
     two.y = (upper ? sum[3] : sum[1]) + __shfl_xor_sync(kWholeWarp, upper ? sum[1] : sum[3], 8);
-    float* to = (second ? s.read_query[warp] : s.read_key[warp]) + lane % 8 * 4 + (upper ? 2 : 0);
+    float* to = (second ? read_query : read_key) + lane % 8 * 4 + (upper ? 2 : 0);
     *reinterpret_cast<float2*>(to) = two;
+}
+template <bool kOut>
+__device__ __forceinline__ void DeltaThread<kOut>::read_cells(int r) {
+    const float4 k = *reinterpret_cast<const float4*>(s.key[r % 2] + row_of_s());
+    const float4 q = *reinterpret_cast<const float4*>(s.query[r % 2] + row_of_s());
+    const float key[4] = {k.x, k.y, k.z, k.w}, query[4] = {q.x, q.y, q.z, q.w};
+    delta_read(cell, key, query, lane, s.read_key[warp], s.read_query[warp]);
 }
 
 // Warp 8: what makes q and k of length 1.
 template <bool kOut>
 __device__ __forceinline__ void DeltaThread<kOut>::norms(int r) {
-    const float4 k = *reinterpret_cast<const float4*>(s.key[r % 2] + lane * 4);
-    const float4 q = *reinterpret_cast<const float4*>(s.query[r % 2] + lane * 4);
-    const float kk = warp_sum(k.x * k.x + k.y * k.y + k.z * k.z + k.w * k.w);
-    const float qq = warp_sum(q.x * q.x + q.y * q.y + q.z * q.z + q.w * q.w);
-    const float qk = warp_sum(q.x * k.x + q.y * k.y + q.z * k.z + q.w * k.w);
-    if (lane == 0) {
-        s.key_scale = rsqrtf(kk + 1e-6f);
-        s.query_scale = rsqrtf(qq + 1e-6f) * 0.08838834764831845f;  // 128^-½
-        s.key_query = qk * s.key_scale * s.query_scale;
-    }
+    const DeltaNorms n(s.key[r % 2], s.query[r % 2], lane);
+    if (lane == 0) s.norms = n;
 }
 
 __device__ __forceinline__ float delta_sum(const float (&part)[kDeltaWarps]) {
@@ -280,7 +292,7 @@ __device__ __forceinline__ float delta_sum(const float (&part)[kDeltaWarps]) {
 
 template <bool kOut>
 __device__ __forceinline__ void DeltaThread<kOut>::change_cells(int r, float keep, float beta, float value) {
-    const float scale = s.key_scale, keep_scale = __fmul_rn(keep, scale);
+    const float scale = s.norms.key_scale, keep_scale = __fmul_rn(keep, scale);
     const float4 k = *reinterpret_cast<const float4*>(s.key[r % 2] + row_of_s());
     const float key[4] = {__fmul_rn(k.x, scale), __fmul_rn(k.y, scale), __fmul_rn(k.z, scale),
                           __fmul_rn(k.w, scale)};
@@ -303,14 +315,14 @@ __device__ __forceinline__ void DeltaThread<kOut>::put_out(int r, int phase) {
     for (int w = 0; w < kDeltaWarps; ++w)
         by_key[w] = s.read_key[w][lane], by_query[w] = s.read_query[w][lane];
     const float keep = s.keep;
-    const float d = delta_change(s.beta, s.value[lane], __fmul_rn(keep, s.key_scale), delta_sum(by_key));
-    const float y = __fmaf_rn(__fmul_rn(keep, s.query_scale), delta_sum(by_query), __fmul_rn(d, s.key_query));
+    const float d = delta_change(s.beta, s.value[lane], __fmul_rn(keep, s.norms.key_scale), delta_sum(by_key));
+    const float y = __fmaf_rn(__fmul_rn(keep, s.norms.query_scale), delta_sum(by_query), __fmul_rn(d, s.norms.key_query));
     const float squares = warp_sum(__fmul_rn(y, y));
     if (lane < kDeltaBlocks)
         store_remote(&s.squares[phase % 2][at][rank], squares, &s.arrived[phase % 2], lane);
     s.out[at][lane] = y;
     s.log_d[at][lane] = d;
-    s.log_k[at][lane] = __fmul_rn(s.key[r % 2][rank * kDeltaColumns + lane], s.key_scale);
+    s.log_k[at][lane] = __fmul_rn(s.key[r % 2][rank * kDeltaColumns + lane], s.norms.key_scale);
     __syncwarp();  // the next row's keep and beta replace these
 }
 

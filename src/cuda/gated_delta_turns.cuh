@@ -1,10 +1,14 @@
 // gated_delta_turns.cuh — gated_delta_step.cuh for many segments: a block takes one after the other, and
-// brings the next one's state to shared memory while it computes. Computes   ops.h: GatedDelta Shapes     as
-// gated_delta_step.cuh Mapping    as gated_delta_step.cuh, a cluster per value head and as many segments as
-// there are Memory     as gated_delta_step.cuh Limits     72 registers and 38 KB, so that three blocks hide
-// each other's exchanges. Trigger: top. Numbers    docs/perf/h200.md Tested     as gated_delta_step.cuh
+// brings the next one's state to shared memory while it computes.
+// Computes   ops.h: GatedDelta, but for segments that gated_delta_single.cuh takes
+// Shapes     as gated_delta_step.cuh
+// Mapping    as gated_delta_step.cuh, a cluster per value head and as many segments as there are
+// Memory     as gated_delta_step.cuh
+// Limits     72 registers and 38 KB, so that three blocks hide each other's exchanges. Trigger: top.
+// Numbers    docs/perf/h200.md
+// Tested     as gated_delta_step.cuh
 #pragma once
-#include "cuda/gated_delta_step.cuh"
+#include "cuda/gated_delta_single.cuh"
 
 namespace sparkinfer::cuda {
 
@@ -138,7 +142,7 @@ struct DeltaTurns {
                 bring_state(i + 1);
                 gates = bring_input(i + 1);
             }
-            if (p.rank && __ldcg(p.rank + me.index) >= 0) continue;
+            if (p.rank && __ldcg(p.rank + me.index) >= 0 || delta_is_single(o, me.g)) continue;
             const int early = a.accepted[i % kDeltaQueue];
             me.fold(early);
             delta_finish_segment(me, next, a.cursor[i % kDeltaQueue], output, phase);
@@ -152,12 +156,14 @@ __device__ __forceinline__ void delta_run_many(const DeltaCall& p, DeltaShared& 
     const StepHeader& h = o.step.header();
     const int output = me.head * kDeltaWidth + me.rank * kDeltaColumns + me.lane,
               count = max(0, h.segments - int(blockIdx.y) + int(gridDim.y) - 1) / int(gridDim.y);
-    bool any = !p.rank;  // a prompt alone: its segment is the chunk kernels'
-    if (p.rank) {
-        wait_for_predecessor();
-        for (int i = blockIdx.y; i < h.segments && !any; i += gridDim.y) any = __ldcg(p.rank + i) < 0;
-    }
-    if (any) DeltaTurns<kOut>{p, o, me, a, count}.run(output);
+    bool any = false;  // of the segments of the block its own
+    if (p.rank) wait_for_predecessor();
+    for (int i = blockIdx.y; i < h.segments && !any; i += gridDim.y)
+        any = !(p.rank && __ldcg(p.rank + i) >= 0) && !delta_is_single(o, o.step.segments()[i]);
+    if (any)
+        DeltaTurns<kOut>{p, o, me, a, count}.run(output);
+    else
+        wait_for_predecessor(), cluster_wait();
     if (kOut)
         for (int t = h.rows + blockIdx.y; t < o.y.rows(); t += gridDim.y) o.y.row(t)[output] = 0;
 }

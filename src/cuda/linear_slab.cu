@@ -29,7 +29,7 @@ bool add_part(SlabLinear& p, const Weight& w, float* y, int64_t stride) {
         const int64_t slab = kSlabRows * row_bytes(w);
         p.part[p.parts++] = {static_cast<const std::byte*>(w.data) - p.slabs * slab,
                              y - p.slabs * rows,
-                             w.scale,
+                             reinterpret_cast<const float2*>(w.scale),
                              stride,
                              p.slabs,
                              slab_kind(w.quant)};
@@ -64,23 +64,18 @@ void share_blocks(SlabLinear& p, int sms) {
     p.more = p.slabs % p.slab_blocks;
 }
 
-// Items of a pass: rows of up to kSlabWarps items take one, and longer ones as few as they can, alike.
-int pass_items(int items) {
-    const int passes = (items + kSlabWarps - 1) / kSlabWarps;
-    return (items + passes - 1) / passes;
-}
 // A slab is a step of the ring.
-template <int kMask, int C, bool kOne>
+template <int kMask, bool kOne>
 bool launch_short(Lowering& l, SlabLinear p) {
     const int items = p.columns / kSlabColumns, slab = items * largest_item<kMask>();
-    p.warps = pass_items(items);
+    p.warps = std::min(items, kSlabWarps);
     p.groups = kOne ? 1 : kSlabWarps / p.warps;
     share_blocks(p, l.device().sms);
     const int work = p.slabs ? (p.slabs + p.slab_blocks - 1) / p.slab_blocks : 0,
               each = (work + p.groups - 1) / p.groups;
     p.batch = std::min(each, 4);
-    p.ring_at = int(sizeof(SlabShared<C>)) + (C / 2 + (p.norm ? 1 : 0)) * p.columns * 4 +
-                p.groups * (kOne || each > p.batch ? 2 : 1) * p.batch * red_floats<C>(p.warps) * 4;
+    p.ring_at = int(sizeof(SlabShared)) + (p.norm ? 2 : 1) * p.columns * 4 +
+                p.groups * (kOne || each > p.batch ? 2 : 1) * p.batch * red_floats(1, p.warps) * 4;
     p.ring_at = (p.ring_at + 127) / 128 * 128;
     p.stages = 0;
     if (p.slabs) {
@@ -89,10 +84,10 @@ bool launch_short(Lowering& l, SlabLinear p) {
                 std::min({(ring_room(l, whole) - p.ring_at) / slab, kMaxStages, std::max(work, p.groups)});
             return p.stages >= std::min(work, std::max(2, p.groups + 1));
         };
-        if (!fit(C == 8) && !fit(true)) return false;
+        if (!fit(false) && !fit(true)) return false;
     }
     p.inverse = 65535 / p.warps + 1, p.stage_bytes = slab;
-    launch_grid(l, linear_slab<kMask, C, kOne>, p, p.ring_at + p.stages * slab, "slab");
+    launch_grid(l, linear_slab<kMask, kOne>, p, p.ring_at + p.stages * slab, "slab");
     return true;
 }
 
@@ -109,62 +104,48 @@ bool splits_rows(const Lowering& l, const SlabLinear& p) {
     return 0.55 * halves < whole;
 }
 
-// A plan for blocks_sm blocks a multiprocessor; false: there is no room for `wanted` pieces.
-template <int kMask, int C, int kTiles, int kBlocks>
-bool plan_long(const Lowering& l, SlabLinear& p, int blocks_sm, int room, int wanted) {
-    constexpr int kTokens = C / 2 * kTiles, kMostRoundFloats = 4096,
-                  kSums = kTiles * red_floats<C>(kSlabWarps);
+// Items of a pass: few passes, alike, and whole fours of items, as add_up wants them.
+int pass_items(int items) {
+    const int passes = (items + kLongWarps - 1) / kLongWarps;
+    return std::min(items, ((items + passes - 1) / passes + 3) / 4 * 4);
+}
+// A plan; false: there is no room for `wanted` pieces.
+template <int kMask, int kTokens, int kBlocks>
+bool plan_long(const Lowering& l, SlabLinear& p, int room, int wanted) {
+    constexpr int kMostRoundFloats = 4096;
     p.range_items = (p.columns / kSlabColumns + kBlocks - 1) / kBlocks;
     p.warps = pass_items(p.range_items);
     p.passes = (p.range_items + p.warps - 1) / p.warps;
-    share_blocks(p, blocks_sm * l.device().sms / kBlocks);
+    share_blocks(p, l.device().sms / kBlocks);
     const int count = p.each + (p.more > 0), pieces = count * p.passes;
     p.round = std::clamp(count, 1, kMostRoundFloats / (kTokens * 16));
-    p.batch = std::clamp(count, 1, 4 / kTiles);
+    p.batch = std::clamp(count, 1, 2);
     if (kBlocks > 1 && count > p.round) return false;
-    p.ring_at =
-        int(sizeof(LongShared<kTokens>)) + 4 * ((kTokens + (p.norm ? 1 : 0)) * p.warps * kSlabColumns +
-                                                kBlocks * p.round * kTokens * 16 + 2 * p.batch * kSums);
+    p.ring_at = int(sizeof(LongShared<kTokens>)) +
+                4 * (long_row_floats<kTokens>(p) + kBlocks * p.round * kTokens * 16 +
+                     2 * p.batch * red_floats(kTokens, kLongWarps));
     p.ring_at = (p.ring_at + 127) / 128 * 128;
     p.stage_bytes = p.warps * largest_item<kMask>();
     p.stages = std::min({(room - p.ring_at) / p.stage_bytes, kMaxStages, pieces});
     return !p.slabs || p.stages >= std::min(wanted, pieces);
 }
-
-// Many slabs: two blocks a multiprocessor hide each other's waiting. Otherwise a successor's block stands
-// beside this one's; without three pieces under way the memory waits, and then the whole multiprocessor is
-// taken.
-template <int kMask, int C, int kTiles, int kBlocks>
+template <int kMask, int kTokens, int kBlocks>
 bool launch_long_with(Lowering& l, SlabLinear p) {
-    const DeviceInfo& d = l.device();
-    const auto plan = [&](int blocks_sm, int room, int wanted) {
-        return plan_long<kMask, C, kTiles, kBlocks>(l, p, blocks_sm, room, wanted);
-    };
-    constexpr bool kPairs = C == 2 && kBlocks == 1;
-    const bool pairs = kPairs && p.slabs >= 6 * d.sms && plan(2, d.shared_sm / 2 - 2048, 3);
-    if (!pairs && (C == 8 || !plan(1, ring_room(l, false), 3)) && !plan(1, ring_room(l, true), 2))
-        return false;
-    const int least = (pairs ? 2 : 1) * d.sms / kBlocks,
-              blocks = std::max(least, p.slab_blocks + p.dense_blocks) * kBlocks;
-    l.add(linear_slab_long<kMask, C, kTiles, kBlocks>, dim3(blocks), dim3(long_threads<C>()),
+    if (!plan_long<kMask, kTokens, kBlocks>(l, p, ring_room(l, true), 2)) return false;
+    const int blocks = std::max(l.device().sms / kBlocks, p.slab_blocks + p.dense_blocks) * kBlocks;
+    l.add(linear_slab_long<kMask, kTokens, kBlocks>, dim3(blocks), dim3(kLongThreads),
           uint32_t(p.ring_at + p.stages * p.stage_bytes), p, "slab, passes");
-    l.launches().back().pairs = pairs;
     return true;
 }
-template <int kMask, int C, int kTiles>
+template <int kMask, int kTokens>
 bool launch_long(Lowering& l, const SlabLinear& p) {
-    return splits_rows(l, p) ? launch_long_with<kMask, C, kTiles, 2>(l, p)
-                             : launch_long_with<kMask, C, kTiles, 1>(l, p);
+    return splits_rows(l, p) ? launch_long_with<kMask, kTokens, 2>(l, p)
+                             : launch_long_with<kMask, kTokens, 1>(l, p);
 }
-
-// kTiles: of C / 2 rows.
-template <int kMask, int C, int kTiles>
-bool launch(Lowering& l, const SlabLinear& p) {
-    if constexpr (kTiles == 1) {
-        if (p.columns <= kSlabWarps * kSlabColumns) return launch_short<kMask, C, false>(l, p);
-        if (is_short_of_slabs(l, p)) return launch_short<kMask, C, true>(l, p);
-    }
-    return launch_long<kMask, C, kTiles>(l, p);
+template <int kMask>
+bool launch_row(Lowering& l, const SlabLinear& p) {
+    if (p.columns <= kSlabWarps * kSlabColumns) return launch_short<kMask, false>(l, p);
+    return is_short_of_slabs(l, p) ? launch_short<kMask, true>(l, p) : launch_long<kMask, 1>(l, p);
 }
 
 // Rows first … first + count of the op.
@@ -184,27 +165,14 @@ SlabLinear rows_of_op(const SlabLinear& p, int first, int count) {
 constexpr bool takes_rows(int mask) {
     return std::popcount(unsigned(mask)) <= 1 || mask == (kMask4 | kMask6);
 }
-// Up to eight rows at once, or, where so many do not fit, four or one.
+// One row, or up to eight at once, or, where so many do not fit, one by one.
 template <int kMask>
 bool launch_rows(Lowering& l, const SlabLinear& p) {
-    constexpr bool kSome = takes_rows(kMask);
-    for (int first = 0; first < p.rows;) {
-        int count = p.rows - first;
-        const auto fits = [&](auto tiles) {
-            constexpr int kTiles = decltype(tiles)::value;
-            count = std::min(4 * kTiles, p.rows - first);
-            if constexpr (kSome)
-                return count > 4 * (kTiles - 1) + (kTiles == 1) &&
-                       launch<kMask, 8, kTiles>(l, rows_of_op(p, first, count));
-            else
-                return false;
-        };
-        if (!fits(std::integral_constant<int, 2>{}) && !fits(std::integral_constant<int, 1>{})) {
-            if (!launch<kMask, 2, 1>(l, rows_of_op(p, first, 1))) return false;
-            count = 1;
-        }
-        first += count;
-    }
+    if (p.rows == 1) return launch_row<kMask>(l, p);
+    if constexpr (takes_rows(kMask))
+        if (p.rows <= kTileTokens ? launch_long<kMask, 4>(l, p) : launch_long<kMask, 8>(l, p)) return true;
+    for (int first = 0; first < p.rows; ++first)
+        if (!launch_row<kMask>(l, rows_of_op(p, first, 1))) return false;
     return true;
 }
 
@@ -235,6 +203,15 @@ bool launch_any(Lowering& l, const SlabLinear& p) {
     }
 }
 
+// Several rows as planes, for all kernels of the op.
+void add_planes(Lowering& l, SlabLinear& p) {
+    const int items = p.columns / kSlabColumns, tiles = p.rows > kTileTokens ? 2 : 1;
+    SlabPlanes planes{p, l.scratch<uint4>(int64_t(items) * tiles * kPlanePiece),
+                      l.scratch<float>(int64_t(p.rows) * kMostItems)};
+    p.planes = planes.planes, p.squares = planes.squares;
+    l.add(slab_planes, dim3(items, tiles), dim3(kTileTokens * 32), 0, planes, "planes");
+}
+
 // What an op multiplies by, and where the results go.
 struct Source {
     const Weight& w;
@@ -249,9 +226,11 @@ bool launch_all(Lowering& l, const SlabLinear& base, std::span<const Source> sou
     for (const Source& s : sources)
         if (!add_part(all, s.w, s.y, s.stride)) return false;
     const int mask = mask_of(all);
+    if (base.rows > 1 && all.slabs) add_planes(l, all);
     if (base.rows == 1 || takes_rows(mask)) return launch_any(l, all);
     for (int left = mask; left; left &= left - 1) {
         SlabLinear some = base;
+        some.planes = all.planes, some.squares = all.squares;
         for (const Source& s : sources)
             if (is_slab(s.w.quant) ? slab_mask(slab_kind(s.w.quant)) == (left & -left) : left == mask)
                 add_part(some, s.w, s.y, s.stride);

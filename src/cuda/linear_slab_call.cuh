@@ -11,6 +11,7 @@
 namespace sparkinfer::cuda {
 
 constexpr int kSlabWarps = 8, kSlabThreads = (kSlabWarps + 1) * 32, kMaxStages = 32;
+constexpr int kMostItems = 128;  // columns up to 32,768
 
 enum class SlabMode : int32_t {
     store,
@@ -24,7 +25,7 @@ enum class SlabMode : int32_t {
 struct SlabPart {
     const std::byte* data;
     float* y;
-    const float* factor;  // {2^-power of D, power of M relative to D}
+    const float2* factor;  // {2^-power of D, power of M relative to D}
     int64_t y_stride;
     int32_t first;  // slab; INT_MAX: no such part
     SlabKind kind;
@@ -57,6 +58,8 @@ struct SlabLinear {
     int32_t stages, stage_bytes;
     // Rows by passes (linear_slab_long.cuh), in which `warps` is the items of one.
     int32_t passes, range_items;  // of a block; items of its part of K
+    const uint4* planes;          // of several rows, and Σx² of their items: slab_planes.cuh
+    const float* squares;
     int32_t round;                // slabs that a block takes through all passes before others
     int32_t batch;                // slabs of a group between two meetings of its warps
     int32_t ring_at;
@@ -117,16 +120,12 @@ __device__ __forceinline__ const float* source_row(const SlabLinear& p, int r) {
     return p.x + r * p.x_stride;
 }
 
-// One item of a part whose format is one of kMask.
-template <int kTiles = 1, int kMask, int C>
-__device__ __forceinline__ void item_of(SlabKind kind, const std::byte* item, const Fragments<kMask, C>* x,
-                                        float m_factor, SlabSums<C>* sums, int lane) {
-    const auto run = [&](auto tag) {
-        constexpr SlabKind F = decltype(tag)::value;
-        if ((kMask & (kMask - 1)) == 0 || kind == F) slab_item<F, kTiles>(item, x, m_factor, sums, lane);
-    };
+// Calls run(kind as a constant) for the format of a part, one of kMask.
+template <int kMask, class Run>
+__device__ __forceinline__ void with_kind(SlabKind kind, Run run) {
     const auto if_in_mask = [&](auto tag) {
-        if constexpr (kMask & slab_mask(decltype(tag)::value)) run(tag);
+        if constexpr (kMask & slab_mask(decltype(tag)::value))
+            if ((kMask & (kMask - 1)) == 0 || kind == decltype(tag)::value) run(tag);
     };
     using std::integral_constant;
     if_in_mask(integral_constant<SlabKind, SlabKind::k4>{});
@@ -138,35 +137,17 @@ __device__ __forceinline__ void item_of(SlabKind kind, const std::byte* item, co
     if_in_mask(integral_constant<SlabKind, SlabKind::iq4_xs>{});
     if_in_mask(integral_constant<SlabKind, SlabKind::mxfp4>{});
 }
-
-// This lane's chains of an item, from float rows in shared memory (null: zeros) times the gains (null: as
-// they are), to give(chain, values); Σx² of the item. All lanes of a warp.
-template <int C, class Give>
-__device__ __forceinline__ float take_item(const float* row, const float* gains, int lane, Give give) {
-    float squares[C];
-    const auto load = [&](const float* from, int chain) {
-        return load_chain([&](int k) { return *reinterpret_cast<const float2*>(from + k); },
-                          chain_column<C>(chain, lane));
-    };
-#pragma unroll
-    for (int ch = 0; ch < C; ++ch) {
-        ChainValues c = {};
-        if (C == 2 || row) c = load(row, ch);
-        squares[ch] = chain_squares(c);
-        if (gains) {
-            const ChainValues gain = load(gains, ch);
-#pragma unroll
-            for (int i = 0; i < 8; ++i) c.v[i] *= gain.v[i];
-        }
-        give(ch, c);
-    }
-    return item_squares<C>(squares);
-}
-
-// Lane of C vectors -> its token.
-template <int C>
-__device__ __forceinline__ int token_of(int lane) {
-    return C == 2 ? 0 : lane >> 3;
+// sums += item · up to kTokens rows of activations.
+template <int kTokens, int kMask, int kTile>
+__device__ __forceinline__ void item_of(SlabKind kind, const std::byte* item, const Fragments<kMask, kTile>* x,
+                                        float2 factor, SlabSums* sums, int lane) {
+    with_kind<kMask>(kind, [&](auto tag) {
+        constexpr SlabKind F = decltype(tag)::value;
+        if constexpr (kTokens == 1)
+            slab_item_one<F>(item, *x, factor, *sums, lane);
+        else
+            slab_item<F, tiles_of(kTokens)>(item, x, factor, sums, lane);
+    });
 }
 
 // 1/rms of a row whose squares do not fit a float.

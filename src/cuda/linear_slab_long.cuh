@@ -1,42 +1,41 @@
 // linear_slab_long.cuh — linear_slab.cuh for rows of any length, and for up to eight of them.
 // Computes   ops.h: NormLinear, LinearAdd, LinearGlu, the head of Output
 // Shapes     as linear_slab.cuh, T ≤ 8, K ≤ 32,768
-// Mapping    8 warps and one that requests. K goes by in passes of up to 2048 columns; in a pass a warp has
-// the
-//            same item of 256 columns of every slab of its block, its activations in registers. A slab's sum
-//            over a pass meets in shared memory and is added to those of the passes before. Few slabs with
-//            long rows: two blocks (a cluster) share slabs, half of K each, and the first adds up what both
-//            have.
+// Mapping    12 warps that multiply, one that requests, three that add up. K goes by in passes of up to 3072
+//            columns; in a pass a warp has the same item of 256 columns of every slab of its block, its
+//            activations in registers: made of x in shared memory for one row, read as slab_planes.cuh has made
+//            them for more. A slab's sum over a pass meets in shared memory and is added to those of the passes
+//            before. Few slabs with long rows: two blocks (a cluster) share slabs, half of K each, and the first
+//            adds up what both have.
 // Memory     as linear_slab.cuh; weights are copied by pieces: a slab's items of a pass.
-// Limits     as linear_slab.cuh; 112 registers for one row, so that a successor's block fits.
+// Limits     as linear_slab.cuh; 128 registers.
 // Numbers    docs/perf/h200.md
 // Tested     as linear_slab.cuh
 #pragma once
 #include "cuda/lib/exchange.cuh"
 #include "cuda/linear_slab.cuh"
+#include "cuda/slab_planes.cuh"
 
 namespace sparkinfer::cuda {
 
-constexpr int kMostItems = 128;  // columns up to 32,768
+constexpr int kLongWarps = 12, kLongAdders = 3, kLongThreads = (kLongWarps + 1 + kLongAdders) * 32;
 
-// Shared memory of linear_slab_long: this, then x [T][items of a pass · 256], as many gains, the sums of the
-// passes so far [slabs of a round][T][16], those of the cluster's other blocks, sums of a pass, the ring.
+// Shared memory of linear_slab_long: this, then for one row x and its gains [items of a pass · 256] each, the
+// sums of the passes so far [slabs of a round][T][16], those of the cluster's other blocks, sums of a pass, the
+// ring.
 template <int kTokens>
 struct alignas(128) LongShared {
     alignas(16) float squares[kTokens][kMostItems];
-    float factors[kMaxParts][2], rms[kTokens];
+    PlaneItem planes[kTokens == 1 ? kLongWarps : 1];
+    float2 factors[kMaxParts];
+    float rms[kTokens];
     uint64_t x_full, x_empty, full[kMaxStages], empty[kMaxStages];
     uint64_t sums_full[2], sums_empty[2];  // halves of `red`
 };
-
-// Warps that add up, beside the eight and the one.
-template <int C>
-HD constexpr int long_adders() {
-    return C == 2 ? 0 : 3;
-}
-template <int C>
-HD constexpr int long_threads() {
-    return kSlabThreads + 32 * long_adders<C>();
+// Floats of x and gains.
+template <int kTokens>
+HD constexpr int long_row_floats(const SlabLinear& p) {
+    return kTokens == 1 ? (p.norm ? 2 : 1) * p.warps * kSlabColumns : 0;
 }
 
 // The part of K that a block has, in items.
@@ -70,60 +69,56 @@ __device__ __forceinline__ void request_piece(const SlabLinear& p, std::byte* ri
     bulk_copy(ring + stage * p.stage_bytes, part.data + at * item, bytes, full + stage);
 }
 
-// One thread: a pass's columns of the gains (once before the wait), and then of the rows.
-template <int kTokens>
+// One thread, one row: a pass's columns of the gains (once before the wait), and then of x.
 __device__ __forceinline__ void request_pass_gains(const SlabLinear& p, float* x, uint64_t* x_full,
                                                    const LongRange& range, int pass) {
     const int bytes = items_of_pass(p, range, pass) * kSlabColumns * 4,
               at = (range.first + pass * p.warps) * kSlabColumns;
-    barrier_expect(x_full, (p.rows + (p.norm ? 1 : 0)) * bytes);
-    if (p.norm) bulk_copy_kept(x + kTokens * p.warps * kSlabColumns, p.norm + at, bytes, x_full);
+    barrier_expect(x_full, (p.norm ? 2 : 1) * bytes);
+    if (p.norm) bulk_copy_kept(x + p.warps * kSlabColumns, p.norm + at, bytes, x_full);
 }
-__device__ __forceinline__ void request_pass_rows(const SlabLinear& p, float* x, uint64_t* x_full,
-                                                  const LongRange& range, int pass) {
+__device__ __forceinline__ void request_pass_row(const SlabLinear& p, float* x, uint64_t* x_full,
+                                                 const LongRange& range, int pass) {
     const int bytes = items_of_pass(p, range, pass) * kSlabColumns * 4,
               at = (range.first + pass * p.warps) * kSlabColumns;
-#pragma unroll 1
-    for (int r = 0; r < p.rows; ++r)
-        bulk_copy_kept(x + r * p.warps * kSlabColumns, source_row(p, r) + at, bytes, x_full);
+    bulk_copy_kept(x, source_row(p, 0) + at, bytes, x_full);
 }
 
 // The warp that requests. `x`: of a pass.
-template <int kMask, int kAdders, int kTokens>
+template <int kMask, int kTokens>
 __device__ __forceinline__ void long_produce(const SlabLinear& p, LongShared<kTokens>& s, float* x,
                                              std::byte* ring, const SlabShare& share,
                                              const LongRange& range) {
     const int lane = threadIdx.x % 32, pieces = share.count * p.passes;
-    init_ring(&s.x_full, s.full, s.empty, p.stages, kSlabWarps);
+    init_ring(&s.x_full, s.full, s.empty, p.stages, kLongWarps);
     if (lane == 0) {
-        barrier_init(&s.x_empty, kSlabWarps);
-        for (int i = 0; kAdders && i < 2; ++i)
-            barrier_init(s.sums_full + i, kSlabWarps), barrier_init(s.sums_empty + i, kAdders);
+        barrier_init(&s.x_empty, kLongWarps);
+        for (int i = 0; i < 2; ++i)
+            barrier_init(s.sums_full + i, kLongWarps), barrier_init(s.sums_empty + i, kLongAdders);
         barrier_init_fence();
-        request_pass_gains<kTokens>(p, x, &s.x_full, range, 0);
+        if (kTokens == 1) request_pass_gains(p, x, &s.x_full, range, 0);
     }
     __syncwarp();
     LongPiece piece;
 #pragma unroll 1
     for (int i = 0; i < lane; ++i) piece.advance(p, share.count);
     if (lane < min(p.stages, pieces)) request_piece<kMask>(p, ring, s.full, share, range, piece, lane);
-    if (lane < 2 * kMaxParts && p.part[lane / 2].factor)
-        s.factors[lane / 2][lane % 2] = __ldg(p.part[lane / 2].factor + lane % 2);
+    if (lane < kMaxParts && p.part[lane].factor) s.factors[lane] = __ldg(p.part[lane].factor);
     __syncthreads();
     wait_for_predecessor();
     if (lane != 0) return;
-    request_pass_rows(p, x, &s.x_full, range, 0);
+    if (kTokens == 1) request_pass_row(p, x, &s.x_full, range, 0);
 #pragma unroll 1
     for (int i = 0; i < p.stages; ++i) piece.advance(p, share.count);
     const int rounds = (share.count + p.round - 1) / p.round;
-    int asked = 0;  // passes of all rounds whose rows have been requested
+    int asked = 0;  // passes of all rounds whose x has been requested
     const auto ask_until = [&](int pass) {
 #pragma unroll 1
-        while (asked < pass) {
+        while (kTokens == 1 && asked < pass) {
             barrier_wait_alone(&s.x_empty, asked & 1);
             const int next = ++asked % p.passes;
-            request_pass_gains<kTokens>(p, x, &s.x_full, range, next);
-            request_pass_rows(p, x, &s.x_full, range, next);
+            request_pass_gains(p, x, &s.x_full, range, next);
+            request_pass_row(p, x, &s.x_full, range, next);
         }
     };
     Slot slot{0};
@@ -139,14 +134,13 @@ __device__ __forceinline__ void long_produce(const SlabLinear& p, LongShared<kTo
 }
 
 // A warp's work on the block's slabs.
-template <int kMask, int C, int kTiles, int kBlocks>
+template <int kMask, int kTokens, int kBlocks>
 struct LongConsumer {
-    static constexpr int kTokens = C / 2 * kTiles, kTileFloats = red_floats<C>(kSlabWarps),
-                         kAdders = long_adders<C>();
+    static constexpr int kTiles = tiles_of(kTokens), kSums = red_floats(kTokens, kLongWarps);
+    using Of = Fragments<kMask, kTokens == 1 ? 1 : kTileTokens>;
     const SlabLinear& p;
     LongShared<kTokens>& s;
-    const float* x;
-    float *acc, *remote, *red;  // red: [2][batch][kTiles][kTileFloats]
+    float *x, *acc, *remote, *red;  // red: [2][batch][kSums]
     std::byte* ring;
     const SlabShare share;
     const LongRange range;
@@ -154,46 +148,55 @@ struct LongConsumer {
     Slot slot{0};
     int used = 0, batches = 0;  // half of red; batches before this one
 
-    __device__ __forceinline__ void take(Fragments<kMask, C> (&f)[kTiles], int pass) {
-        const int width = p.warps * kSlabColumns, item = pass * p.warps + warp;
+    __device__ __forceinline__ void take(Of (&f)[kTiles], int pass) {
+        const int item = range.first + pass * p.warps + warp;
+        if constexpr (kTokens == 1) {
+            const float* own = x + warp * kSlabColumns;
+            make_planes<kMask>(own, p.norm ? own + p.warps * kSlabColumns : nullptr, s.planes[warp],
+                               &s.squares[0][item], lane);
+            __syncwarp();
+            take_planes(f[0], s.planes[warp], lane);
+        } else {
 #pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-            const int token = tile * 4 + token_of<C>(lane);
-            const float* row = C == 2 || token < p.rows ? x + token * width + warp * kSlabColumns : nullptr;
-            const float* gains = p.norm ? x + kTokens * width + warp * kSlabColumns : nullptr;
-            const float squares = take_item<C>(row, gains, lane, [&](int chain, const ChainValues& c) {
-                place_chain<kMask, C>(f[tile], chain,
-                                      quantise_chain<Fragments<kMask, C>::kHalves>(c, makes_low_plane(lane)),
-                                      lane);
-            });
-            if (lane % 8 == 0) s.squares[token][range.first + item] = squares;
+            for (int tile = 0; tile < kTiles; ++tile)
+                read_planes(f[tile], p.planes + (item * kTiles + tile) * kPlanePiece, lane);
         }
     }
-    // 1/rms of the rows, by warp `own` of `warps`, before they meet at barrier 3.
-    __device__ __forceinline__ void find_rms(int own, int warps) {
+    // 1/rms of the rows, by warp `own` of those who add up.
+    __device__ __forceinline__ void find_rms(int own) {
         if (!p.norm) return;
-        for (int r = own; r < p.rows; r += warps) {
-            const float v =
-                rms_of(s.squares[r], p.columns / kSlabColumns, p.inverse_columns, p.eps, source_row(p, r));
+        const int items = p.columns / kSlabColumns;
+        for (int r = own; r < p.rows; r += kLongAdders) {
+            if constexpr (kTokens > 1) {
+                for (int i = lane; i < items; i += 32)
+                    s.squares[r][i] = load_l2(p.squares + r * kMostItems + i);
+                __syncwarp();
+            }
+            const float v = rms_of(s.squares[r], items, p.inverse_columns, p.eps, source_row(p, r));
             if (lane == 0) s.rms[r] = v;
         }
-        named_barrier(3, warps * 32);
+        named_barrier(3, kLongAdders * 32);
     }
-    // Adds up slabs `last - waiting + 1` … `last` of the block over a pass: the share of warp `own` of
-    // `warps`. Half a warp has a row of x and a slab, each lane a row of the slab.
-    __device__ __forceinline__ void add_up(int round, int pass, int last, int waiting, int own, int warps) {
-        const int rows = C == 2 ? 1 : p.rows, all = waiting * rows, place = lane % 16;
+    // Adds up slabs `last - waiting + 1` … `last` of the block over a pass: the share of warp `own`. Half a
+    // warp has a row of x and a slab, each lane a row of the slab. Fours of items in one order, whatever the
+    // passes.
+    __device__ __forceinline__ void add_up(int round, int pass, int last, int waiting, int own) {
+        const int rows = kTokens == 1 ? 1 : p.rows, all = waiting * rows, place = lane % 16,
+                  fours = (items_of_pass(p, range, pass) + 3) / 4;
 #pragma unroll 1
-        for (int first = own * 2; first < all; first += warps * 2) {
-            const int q = min(first + lane / 16, all - 1), b = C == 2 ? q : q / rows,
-                      r = C == 2 ? 0 : q - b * rows, i = last - waiting + 1 + b;
+        for (int first = own * 2; first < all; first += kLongAdders * 2) {
+            const int q = min(first + lane / 16, all - 1), b = kTokens == 1 ? q : q >= rows,
+                      r = q - b * rows, i = last - waiting + 1 + b;
             const float4* v = reinterpret_cast<const float4*>(
-                red + (used * p.batch + b) * kTiles * kTileFloats + r * red_floats<2>(kSlabWarps) +
-                place * red_stride(kSlabWarps));
-            const float4 x = v[0], y = v[1];  // as slab_sum
-            float sum = ((x.x + x.y) + (x.z + x.w)) + ((y.x + y.y) + (y.z + y.w));
+                red + (used * p.batch + b) * kSums + r * red_floats(1, kLongWarps) +
+                place * red_stride(kLongWarps));
             const int at = ((i - round) * kTokens + r) * 16 + place;
-            if (pass) sum = acc[at] + sum;
+            float sum = pass ? acc[at] : 0;
+#pragma unroll
+            for (int j = 0; j < kLongWarps / 4; ++j) {
+                const float4 x = v[j];
+                if (j < fours) sum += (x.x + x.y) + (x.z + x.w);
+            }
             const bool there = first + lane / 16 < all;
             if (pass + 1 < p.passes || (kBlocks > 1 && rank == 0)) {
                 if (there) acc[at] = sum;
@@ -208,7 +211,6 @@ struct LongConsumer {
     // The finished sum of row `lane % 16` of a slab for row r of x, to y. All lanes.
     __device__ __forceinline__ void give_long(int slab, int r, float v, bool there) {
         const SlabPart& part = p.part[part_of(p, slab)];
-        v *= s.factors[part_of(p, slab)][0];
         if (p.norm) v *= s.rms[r];
         float* y = part.y + r * part.y_stride;
         const int place = lane % 16;
@@ -220,42 +222,31 @@ struct LongConsumer {
             *y = p.mode == SlabMode::add ? load_l2(y) + v : v;
         }
     }
-    // After a batch of slabs, by a warp that multiplies.
-    __device__ __forceinline__ void batch_done(int round, int pass, int last, int waiting) {
-        if constexpr (kAdders) {
-            __syncwarp();
-            if (lane == 0) barrier_arrive(s.sums_full + used);
-        } else {
-            named_barrier(1, kSlabWarps * 32);
-            add_up(round, pass, last, waiting, warp, kSlabWarps);
-        }
-        used ^= 1, ++batches;
-    }
-    __device__ __forceinline__ void slabs_of_pass(const Fragments<kMask, C> (&f)[kTiles], int round, int end,
+    __device__ __forceinline__ void slabs_of_pass(const Of (&f)[kTiles], int round, int end,
                                                   int pass) {
         const bool mine = warp < items_of_pass(p, range, pass);
         int waiting = 0;
 #pragma unroll 1
         for (int i = round; i < end; ++i) {
             barrier_wait(s.full + slot.stage, slot.turn & 1);
-            const int slab = share.first + i, of = (kMask & (kMask - 1)) ? part_of(p, slab) : 0;
+            const int of = p.parts > 1 ? part_of(p, share.first + i) : 0;
             const SlabKind kind = p.part[of].kind;
-            const float m_factor = kMask == kMask8 ? 0.0f : s.factors[part_of(p, slab)][1];
             const std::byte* item = ring + slot.stage * p.stage_bytes + warp * slab_item_bytes<kMask>(kind);
-            SlabSums<C> sums[kTiles];
-            for (SlabSums<C>& some : sums) some.clear();
-            if (mine) item_of<kTiles>(kind, item, f, m_factor, sums, lane);
+            SlabSums sums[kTiles] = {};
+            if (mine) item_of<kTokens>(kind, item, f, s.factors[of], sums, lane);
             __syncwarp();
             if (lane == 0) barrier_arrive(s.empty + slot.stage);
             slot.advance(1, p.stages);
-            if (kAdders && !waiting && batches > 1) barrier_wait(s.sums_empty + used, (batches / 2 - 1) & 1);
-            float* to = red + (used * p.batch + waiting) * kTiles * kTileFloats;
+            if (!waiting && batches > 1) barrier_wait(s.sums_empty + used, (batches / 2 - 1) & 1);
+            float* to = red + (used * p.batch + waiting) * kSums;
 #pragma unroll
             for (int tile = 0; tile < kTiles; ++tile)
-                store_sums<C>(sums[tile], to + tile * kTileFloats, kSlabWarps, warp, lane);
+                store_sums<kTokens>(sums[tile], to + tile * red_floats(kTileTokens, kLongWarps), kLongWarps,
+                                    warp, lane);
             if (++waiting < p.batch && i + 1 < end) continue;
-            batch_done(round, pass, i, waiting);
-            waiting = 0;
+            __syncwarp();
+            if (lane == 0) barrier_arrive(s.sums_full + used);
+            used ^= 1, ++batches, waiting = 0;
         }
     }
     // A warp that multiplies.
@@ -265,20 +256,19 @@ struct LongConsumer {
         for (int round = 0; round < share.count; round += p.round)
 #pragma unroll 1
             for (int pass = 0; pass < p.passes; ++pass, ++done) {
-                Fragments<kMask, C> f[kTiles];
-                barrier_wait(&s.x_full, done & 1);
+                Of f[kTiles];
+                if (kTokens == 1) barrier_wait(&s.x_full, done & 1);
                 if (warp < items_of_pass(p, range, pass)) take(f, pass);
-                __syncwarp();
-                if (lane == 0) barrier_arrive(&s.x_empty);
-                if (!kAdders && !round && pass + 1 == p.passes) {
-                    named_barrier(1, kSlabWarps * 32);
-                    find_rms(warp, kSlabWarps);
+                if constexpr (kTokens == 1) {
+                    __syncwarp();
+                    if (lane == 0) barrier_arrive(&s.x_empty);
                 }
                 slabs_of_pass(f, round, min(round + p.round, share.count), pass);
             }
     }
-    // A warp that adds up, `own` of kAdders.
+    // A warp that adds up, `own` of kLongAdders.
     __device__ __forceinline__ void run_adder(int own) {
+        if (kTokens > 1) find_rms(own);
 #pragma unroll 1
         for (int round = 0; round < share.count; round += p.round)
 #pragma unroll 1
@@ -288,8 +278,8 @@ struct LongConsumer {
                 for (int i = round; i < end; i += p.batch) {
                     const int waiting = min(p.batch, end - i);
                     barrier_wait(s.sums_full + used, (batches / 2) & 1);
-                    if (i == 0 && pass + 1 == p.passes) find_rms(own, kAdders);
-                    add_up(round, pass, i + waiting - 1, waiting, own, kAdders);
+                    if (kTokens == 1 && i == 0 && pass + 1 == p.passes) find_rms(own);
+                    add_up(round, pass, i + waiting - 1, waiting, own);
                     __syncwarp();
                     if (lane == 0) barrier_arrive(s.sums_empty + used);
                     used ^= 1, ++batches;
@@ -315,13 +305,11 @@ struct LongConsumer {
     }
 };
 
-// kTiles: of C / 2 rows. kBlocks: of a cluster, which share slabs.
-// Kernel     linear_slab_long: 224 registers
-template <int kMask, int C, int kTiles, int kBlocks>
-__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(long_threads<C>(), C == 2 ? 2 : 1)
+// kBlocks: of a cluster, which share slabs.
+// Kernel     linear_slab_long: 128 registers
+template <int kMask, int kTokens, int kBlocks>
+__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kLongThreads, 1)
     linear_slab_long(const __grid_constant__ SlabLinear p) {
-    using Consumer = LongConsumer<kMask, C, kTiles, kBlocks>;
-    constexpr int kTokens = Consumer::kTokens;
     extern __shared__ __align__(128) std::byte shared[];
     const int rank = kBlocks > 1 ? cluster_rank() : 0, block = int(blockIdx.x) / kBlocks,
               lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -335,27 +323,26 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(long_threads<C
     }
     LongShared<kTokens>& s = *reinterpret_cast<LongShared<kTokens>*>(shared);
     float* x = reinterpret_cast<float*>(&s + 1);
-    float* acc = x + (kTokens + (p.norm ? 1 : 0)) * p.warps * kSlabColumns;
+    float* acc = x + long_row_floats<kTokens>(p);
     float* remote = acc + p.round * kTokens * 16;
     float* red = remote + (kBlocks - 1) * p.round * kTokens * 16;
     std::byte* ring = shared + p.ring_at;
     const SlabShare share(p, block);
     const LongRange range(p, rank);
-    if (warp == kSlabWarps)
-        return long_produce<kMask, Consumer::kAdders, kTokens>(p, s, x, ring, share, range);
+    if (warp == kLongWarps) return long_produce<kMask, kTokens>(p, s, x, ring, share, range);
     if (threadIdx.x < kTokens)  // what rms_of reads behind the items
         for (int i = p.columns / kSlabColumns; i % 4; ++i) s.squares[threadIdx.x][i] = 0;
     __syncthreads();
     wait_for_predecessor();
-    Consumer c{p, s, x, acc, remote, red, ring, share, range, rank, warp, lane};
+    LongConsumer<kMask, kTokens, kBlocks> c{p, s, x, acc, remote, red, ring, share, range, rank, warp, lane};
     if (kBlocks > 1) cluster_wait();
     // Those who add up follow the one who requests.
-    const bool adds = warp > kSlabWarps;
+    const bool adds = warp > kLongWarps;
     if (adds)
-        c.run_adder(warp - kSlabWarps - 1);
+        c.run_adder(warp - kLongWarps - 1);
     else
         c.run();
-    if constexpr (kBlocks > 1) c.merge(adds ? warp - 1 : warp, kSlabWarps + Consumer::kAdders);
+    if constexpr (kBlocks > 1) c.merge(adds ? warp - 1 : warp, kLongWarps + kLongAdders);
 }
 
 }  // namespace sparkinfer::cuda

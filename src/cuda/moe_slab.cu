@@ -20,7 +20,7 @@ bool launch_glu(Lowering& l, MoeGluSlab p) {
     p.x_rows = std::min(p.op.x.rows(), 2);
     if (most > p.op.router.top_k * p.slabs) return false;
     p.ring_at = int(sizeof(GluShared)) + (p.x_rows + 1) * int(p.op.x.cols()) * 4 +
-                p.groups * (each > p.batch ? 2 : 1) * p.batch * red_floats<2>(p.warps) * 4;
+                p.groups * (each > p.batch ? 2 : 1) * p.batch * red_floats(1, p.warps) * 4;
     p.ring_at = (p.ring_at + 127) / 128 * 128;
     const auto fit = [&](int room) {
         p.stages = std::min({(room - p.ring_at) / slab, 32, std::max(most, p.groups)});
@@ -64,7 +64,7 @@ bool lower_slab(Lowering& l, const MoeGlu& op) {
     MoeGluSlab p{};
     p.op = op;
     p.data = static_cast<const std::byte*>(op.gate.data);
-    p.factor = op.gate.scale;
+    p.factor = reinterpret_cast<const float2*>(op.gate.scale);
     p.inverse_columns = 1.0f / float(op.gate.in);
     p.items = op.gate.in / kSlabColumns;
     p.slabs = op.gate.out / 8;
@@ -93,14 +93,14 @@ bool lower_slab(Lowering& l, const MoeDownAdd& op) {
     MoeDownSlab p{};
     p.op = op;
     p.data = static_cast<const std::byte*>(op.down.data);
-    p.factor = op.down.scale;
+    p.factor = reinterpret_cast<const float2*>(op.down.scale);
     p.experts = op.down.experts;
     p.slabs = op.down.out / kSlabRows;
     p.items = op.down.in / kSlabColumns;
     p.inverse = 65535 / p.items + 1;
     if (shared) {
         p.shared_data = static_cast<const std::byte*>(op.shared_down.data);
-        p.shared_factor = op.shared_down.scale;
+        p.shared_factor = reinterpret_cast<const float2*>(op.shared_down.scale);
         p.shared_items = op.shared_down.in / kSlabColumns;
     }
     const bool same = shared && op.shared_down.quant == op.down.quant;

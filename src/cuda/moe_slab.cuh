@@ -22,7 +22,7 @@ constexpr int kMoeRows = 8;
 struct MoeGluSlab {
     MoeGlu op;
     const std::byte* data;
-    const float* factor;
+    const float2* factor;
     int32_t items, slabs;  // D / 256, slabs of one expert
     int32_t experts, groups, stages;
     int32_t warps, inverse;  // of a slab; 65536 / warps, rounded up
@@ -35,7 +35,8 @@ struct MoeGluSlab {
 // Shared memory: this, then x [≤ 2 rows][D], the gains [D], sums, the ring.
 struct alignas(128) GluShared {
     alignas(16) float squares[8][kMoeRows][2 * kSlabWarps];  // [group][row][item]
-    int32_t id[kMoeRows][kMostTopK];                         // -1: absent row
+    PlaneItem planes[kSlabWarps];
+    int32_t id[kMoeRows][kMostTopK];  // -1: absent row
     uint64_t x_full[2], full[kMaxStages], empty[kMaxStages];
 };
 
@@ -107,24 +108,21 @@ __device__ __forceinline__ void glu_produce(const MoeGluSlab& p, GluShared& s, f
     }
 }
 
-// This lane's activations of a row, and its Σx² to shared memory.
+// The row's activations of a warp, and their Σx² to shared memory.
 template <int kMask, int kItems>
 __device__ __forceinline__ void glu_take(const MoeGluSlab& p, GluShared& s, const float* x,
-                                         Fragments<kMask, 2> (&f)[kItems], int row, int first_row, int group,
+                                         Fragments<kMask, 1> (&f)[kItems], int row, int first_row, int group,
                                          int own) {
     const int lane = threadIdx.x % 32, width = p.op.x.cols();
     barrier_wait(s.x_full + row - first_row, 0);
 #pragma unroll
     for (int k = 0; k < kItems; ++k) {
-        const int item = own + k * p.warps;
-        const float squares = take_item<2>(
-            x + (row - first_row) * width + item * kSlabColumns, x + p.x_rows * width + item * kSlabColumns,
-            lane, [&](int chain, const ChainValues& c) {
-                place_chain<kMask, 2>(f[k], chain,
-                                      quantise_chain<Fragments<kMask, 2>::kHalves>(c, makes_low_plane(lane)),
-                                      lane);
-            });
-        if (lane == 0) s.squares[group][row][item] = squares;
+        const int at = (own + k * p.warps) * kSlabColumns;
+        PlaneItem& planes = s.planes[threadIdx.x / 32];
+        make_planes<kMask>(x + (row - first_row) * width + at, x + p.x_rows * width + at, planes,
+                           &s.squares[group][row][own + k * p.warps], lane);
+        __syncwarp();
+        take_planes(f[k], planes, lane);
     }
     if (lane == 0 && own == 0)  // what rms_of reads behind the items
         for (int i = p.items; i % 4; ++i) s.squares[group][row][i] = 0;
@@ -134,14 +132,14 @@ __device__ __forceinline__ void glu_take(const MoeGluSlab& p, GluShared& s, cons
 template <SlabKind F, int kItems>
 __device__ __forceinline__ void glu_consume(const MoeGluSlab& p, GluShared& s, float* x, std::byte* ring,
                                             const GluPiece& start, int count, int group, int own,
-                                            bool present, float factor, float m_factor) {
+                                            bool present, float2 factor) {
     constexpr int kMask = slab_mask(F), kItem = SlabOf<F>::item;
     const MoeGlu& o = p.op;
     const int lane = threadIdx.x % 32;
-    Fragments<kMask, 2> f[kItems];
+    Fragments<kMask, 1> f[kItems];
     GluPiece piece = start, finish = start;
     piece.advance(p, group), finish.advance(p, group + own * p.groups);
-    const int sums_each = p.batch * red_floats<2>(p.warps);  // of a group; twice where it has two batches
+    const int sums_each = p.batch * red_floats(1, p.warps);  // of a group; twice where it has two batches
     int other = p.groups * sums_each, waiting = 0, row = -1;
     float* red = x + (p.x_rows + 1) * o.x.cols() + group * sums_each;
     Slot slot{group};
@@ -150,26 +148,25 @@ __device__ __forceinline__ void glu_consume(const MoeGluSlab& p, GluShared& s, f
         if (piece.row != row) glu_take<kMask>(p, s, x, f, row = piece.row, start.row, group, own);
         if (p.groups > 1 && slot.turn) barrier_wait(s.empty + slot.stage, (slot.turn - 1) & 1);
         barrier_wait(s.full + slot.stage, slot.turn & 1);
-        SlabSums<2> sums;
-        sums.clear();
+        SlabSums sums{};
         if (__shfl_sync(kWholeWarp, present, row))
 #pragma unroll
             for (int k = 0; k < kItems; ++k)
-                slab_item<F>(ring + (slot.stage * p.items + own + k * p.warps) * kItem, &f[k], m_factor,
-                             &sums, lane);
+                slab_item_one<F>(ring + (slot.stage * p.items + own + k * p.warps) * kItem, f[k], factor,
+                                 sums, lane);
         __syncwarp();
         if (lane == 0) barrier_arrive(s.empty + slot.stage);
         slot.advance(p.groups, p.stages);
         piece.advance(p, p.groups);
-        store_sums<2>(sums, red + waiting * red_floats<2>(p.warps), p.warps, own, lane);
+        store_sums<1>(sums, red + waiting * red_floats(1, p.warps), p.warps, own, lane);
         if (++waiting < p.batch && i + p.groups < count) continue;
         named_barrier(2 + group, p.warps * 32);
         GluPiece of = finish;
 #pragma unroll 1
         for (int b = own; b < waiting; b += p.warps, of.advance(p, p.warps * p.groups)) {
-            const float v = slab_sum(red + b * red_floats<2>(p.warps), p.warps, lane) * factor *
+            const float v = slab_sum(red + b * red_floats(1, p.warps), p.warps, lane) *
                             rms_of(s.squares[group][of.row], p.items, p.inverse_columns, o.eps,
-                                   x + (of.row - start.row) * o.x.cols());
+                                   o.x.row(of.row));
             const float up = __shfl_sync(kWholeWarp, v, lane % 8 + 8);
             if (lane < 8) o.y.row(of.row)[of.choice * o.y.shape[2] + of.slab * 8 + lane] = fast_silu(v) * up;
         }
@@ -205,19 +202,19 @@ __global__ void __launch_bounds__(kSlabThreads, kItems == 2                     
         }
         __syncwarp();
     }
-    const float factor = __ldg(p.factor), m_factor = __ldg(p.factor + 1);
+    const float2 factor = __ldg(p.factor);
     __syncthreads();
     if (warp == kSlabWarps && count) return glu_produce(p, s, x, ring, start, count, kItem, present);
     wait_for_predecessor();
     let_successor_start();
     if (group < min(p.groups, count))
-        glu_consume<F, kItems>(p, s, x, ring, start, count, group, own, present, factor, m_factor);
+        glu_consume<F, kItems>(p, s, x, ring, start, count, group, own, present, factor);
 }
 
 struct MoeDownSlab {
     MoeDownAdd op;
     const std::byte *data, *shared_data;
-    const float *factor, *shared_factor;
+    const float2 *factor, *shared_factor;
     int32_t experts, slabs;       // E, D / 16
     int32_t items, shared_items;  // F / 256, Fs / 256
     int32_t inverse;              // 65536 / items, rounded up
@@ -230,6 +227,7 @@ struct alignas(128) DownShared {
     alignas(16) float shared_red[16 * red_stride(kDownWarps)];  // of the shared expert's items
     float score[kMostTopK], weight[kMostTopK];
     int32_t id[kMostTopK];
+    PlaneItem planes[kDownWarps];
     uint64_t experts_full, shared_full, h_full;
 };
 
@@ -263,31 +261,30 @@ __device__ __forceinline__ void down_route(const MoeDownSlab& p, DownShared& s, 
     if (lane < k) s.weight[lane] = weight;
 }
 
-// A warp's item of the shared expert: silu(gate) · up · scalar times its down, 16 rows in two planes.
+// A warp's item of the shared expert: silu(gate) · up · scalar times its down.
 template <SlabKind S>
 __device__ __forceinline__ void shared_item(const MoeDownSlab& p, DownShared& s, const std::byte* weights,
-                                            int r, int item, float m_factor) {
+                                            int r, int item, float2 factor) {
     const MoeDownAdd& o = p.op;
     const int lane = threadIdx.x % 32;
     const float scalar = o.shared_scalar.data ? fast_sigmoid(load_l2(o.shared_scalar.row(r))) : 1.0f;
-    Fragments<slab_mask(S), 2> x;
-#pragma unroll
-    for (int ch = 0; ch < 2; ++ch) {
-        const ChainValues c = load_chain(
-            [&](int column) {
-                const float2 gate = load2_l2(o.shared_gate.row(r) + column),
-                             up = load2_l2(o.shared_up.row(r) + column);
-                return make_float2(fast_silu(gate.x) * up.x * scalar, fast_silu(gate.y) * up.y * scalar);
-            },
-            item * kSlabColumns + chain_column<2>(ch, lane));
-        place_chain<slab_mask(S), 2>(x, ch, quantise_chain < S == SlabKind::k6 > (c, makes_low_plane(lane)),
-                                     lane);
-    }
+    Fragments<slab_mask(S), 1> x;
+    PlaneValues h;
+    h.load(
+        [&](int column) {
+            const float2 gate = load2_l2(o.shared_gate.row(r) + item * kSlabColumns + column),
+                         up = load2_l2(o.shared_up.row(r) + item * kSlabColumns + column);
+            return make_float2(fast_silu(gate.x) * up.x * scalar, fast_silu(gate.y) * up.y * scalar);
+        },
+        lane);
+    PlaneItem& planes = s.planes[threadIdx.x / 32];
+    store_planes<slab_mask(S)>(planes, Planes(h), lane);
+    __syncwarp();
+    take_planes(x, planes, lane);
     barrier_wait(&s.shared_full, 0);
-    SlabSums<2> sums;
-    sums.clear();
-    slab_item<S>(weights + item * SlabOf<S>::item, &x, m_factor, &sums, lane);
-    store_sums<2>(sums, s.shared_red, p.shared_items, item, lane);
+    SlabSums sums{};
+    slab_item_one<S>(weights + item * SlabOf<S>::item, x, factor, sums, lane);
+    store_sums<1>(sums, s.shared_red, p.shared_items, item, lane);
 }
 
 // Kernel     moe_down_slab: 80 registers
@@ -307,14 +304,13 @@ __global__ void __launch_bounds__(kDownWarps * 32, 3) moe_down_slab(const __grid
     const bool present = live_row(o.step, o.slots, r).present;
     if (threadIdx.x == 0)
         down_begin(p, s, shared_items, present ? count * kItem : 0, p.shared_items * SlabOf<S>::item);
-    const float factor = __ldg(p.factor), m_factor = __ldg(p.factor + 1);
+    const float2 factor = __ldg(p.factor);
     __syncthreads();
     // Settled: the router's logits, the shared expert's gate, up and scalar, and x before this op.
     if (warp == 0 && present) down_route(p, s, items, r, kItem);
     if (kDownWarps - 1 - warp < p.shared_items)
-        shared_item<S>(p, s, shared_items, r, kDownWarps - 1 - warp, __ldg(p.shared_factor + 1));
+        shared_item<S>(p, s, shared_items, r, kDownWarps - 1 - warp, __ldg(p.shared_factor));
     const float before = warp == 1 && lane < 16 ? load_l2(o.x.row(r) + slab * 16 + lane) : 0.0f;
-    const float shared_factor = p.shared_items ? __ldg(p.shared_factor) : 0.0f;
     wait_for_predecessor();
     if (!present) return;
     if (threadIdx.x == 0) bulk_copy_kept(h, o.h.row(r), count * kSlabColumns * 4, &s.h_full);
@@ -323,15 +319,13 @@ __global__ void __launch_bounds__(kDownWarps * 32, 3) moe_down_slab(const __grid
     barrier_wait(&s.experts_full, 0);
 #pragma unroll 1
     for (int i = warp; i < count; i += kDownWarps) {
-        Fragments<slab_mask(F), 2> x;
-        take_item<2>(h + i * kSlabColumns, nullptr, lane, [&](int chain, const ChainValues& c) {
-            place_chain<slab_mask(F), 2>(
-                x, chain, quantise_chain < F == SlabKind::k6 > (c, makes_low_plane(lane)), lane);
-        });
-        SlabSums<2> sums;
-        sums.clear();
-        slab_item<F>(items + i * kItem, &x, m_factor, &sums, lane);
-        store_sums<2>(sums, red, count, i, lane);
+        Fragments<slab_mask(F), 1> x;
+        make_planes<slab_mask(F)>(h + i * kSlabColumns, nullptr, s.planes[warp], nullptr, lane);
+        __syncwarp();
+        take_planes(x, s.planes[warp], lane);
+        SlabSums sums{};
+        slab_item_one<F>(items + i * kItem, x, factor, sums, lane);
+        store_sums<1>(sums, red, count, i, lane);
     }
     __syncthreads();
     if (warp != 1) return;
@@ -341,8 +335,7 @@ __global__ void __launch_bounds__(kDownWarps * 32, 3) moe_down_slab(const __grid
 #pragma unroll 2
     for (int i = lane / 16; i < count; i += 2) total = fmaf(sums[i], s.weight[i * p.inverse >> 16], total);
     total += __shfl_xor_sync(kWholeWarp, total, 16);
-    total *= factor;
-    if (p.shared_items) total = fmaf(slab_sum(s.shared_red, p.shared_items, lane), shared_factor, total);
+    if (p.shared_items) total += slab_sum(s.shared_red, p.shared_items, lane);
     if (lane < 16) o.x.row(r)[slab * 16 + lane] = before + total;
 }
 

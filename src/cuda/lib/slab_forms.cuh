@@ -1,9 +1,12 @@
-// slab_forms.cuh — what the slab formats say of themselves to the integer tensor cores: their codes as A
-// operands of an MMA of 32 columns, what its sums mean, and their scales. Used by slab_mma.cuh.
+// slab_forms.cuh — what the slab formats say of themselves to the integer tensor cores: their codes as A operands
+// of an MMA of 32 columns (16 for Q6_K), what its sums mean, their scales, and what the sums of x have to do
+// with it. Used by slab_mma.cuh.
 //
-// Row g's bytes of nibbles carry 16 times row g+8's; the difference of both rows' sums takes them out,
-// exactly. IQ4_XS and MXFP4 choose among 16 signed bytes: a word of eight nibbles becomes two words of bytes
-// by 13 integer instructions.
+// Row g's bytes of nibbles carry 16 times row g+8's; the difference of both rows' sums takes them out, exactly.
+// Row g+8's scale is that much smaller. What a format subtracts from its codes, or adds to them, is a constant a
+// group, times the sum of x over it: one more product, on the FP16 tensor cores, where a field of up to 11 bits
+// *is* the number field · 2^-24. IQ4_XS and MXFP4 choose among 16 signed bytes: a word of eight nibbles becomes
+// two words of bytes by 13 integer instructions.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -44,25 +47,27 @@ inline SlabKind slab_kind(Quant q) {
     }
 }
 
-__device__ __forceinline__ void mma_u8s8(int* c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                         uint32_t b0, uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+// d [16, 8] += a [16, 32] · b [32, 8], bytes; kSigned: of a.
+template <bool kSigned>
+__device__ __forceinline__ void mma_bytes(int (&c)[4], const uint4& a, const uint32_t (&b)[2]) {
+    if constexpr (kSigned)
+        asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+            "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+            : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+            : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]));
+    else
+        asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
+            "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+            : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+            : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]));
 }
-__device__ __forceinline__ void mma_u8s8_k16(int* c, uint32_t a0, uint32_t a1, uint32_t b0) {
+__device__ __forceinline__ void mma_bytes_k16(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
     asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a0), "r"(a1), "r"(b0));
+        : "r"(a0), "r"(a1), "r"(b));
 }
 __device__ __forceinline__ float2 half2_floats(uint32_t v) {
     const __half2 h = *reinterpret_cast<const __half2*>(&v);
-    return __half22float2(h);
-}
-// {scale, minimum} of the word's low six bits and those at 16: fp16 1024 + x has x in its low bits.
-__device__ __forceinline__ float2 scale_minimum(uint32_t w) {
-    const uint32_t v = (w & 0x003f003fu) | 0x64006400u;
-    const __half2 h = __hadd2(*reinterpret_cast<const __half2*>(&v), __floats2half2_rn(-1024.0f, -1024.0f));
     return __half22float2(h);
 }
 __device__ __forceinline__ float unbiased_byte(uint32_t w, int byte) {
@@ -72,12 +77,6 @@ __device__ __forceinline__ uint4 shared4(const std::byte* p) { return *reinterpr
 __device__ __forceinline__ uint2 shared2(const std::byte* p) { return *reinterpret_cast<const uint2*>(p); }
 __device__ __forceinline__ uint32_t shared1(const std::byte* p) {
     return *reinterpret_cast<const uint32_t*>(p);
-}
-__device__ __forceinline__ void mma_s8s8(int* c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                         uint32_t b0, uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 // __byte_perm without the masking of the selector: callers keep bit 3 of its nibbles clear.
 __device__ __forceinline__ uint32_t permute(uint32_t a, uint32_t b, uint32_t selector) {
@@ -89,232 +88,279 @@ __device__ __forceinline__ uint32_t permute(uint32_t a, uint32_t b, uint32_t sel
 HD constexpr uint32_t four_bytes(int a, int b, int c, int d) {
     return uint32_t(a & 255) | uint32_t(b & 255) << 8 | uint32_t(c & 255) << 16 | uint32_t(d & 255) << 24;
 }
+__device__ __forceinline__ uint32_t half2_add(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("add.rn.f16x2 %0,%1,%2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+__device__ __forceinline__ uint32_t half2_of(float a, float b) {
+    const __half2 h = __floats2half2_rn(a, b);
+    return *reinterpret_cast<const uint32_t*>(&h);
+}
+// (a & mask) | b
+__device__ __forceinline__ uint32_t masked_or(uint32_t a, uint32_t mask, uint32_t b) {
+    uint32_t r;
+    asm("lop3.b32 %0,%1,%2,%3,0xEA;" : "=r"(r) : "r"(a), "r"(mask), "r"(b));
+    return r;
+}
 
-// Scales and minima of rows g and g+8 for one group of 32 columns.
-struct RowScales {
-    float s[2], m[2];
-};
+constexpr float kField = 0x1p24f;
 
-// Accumulators of an MMA: rows g and g+8, each for both planes; `high`: of a code's fifth bit.
-struct Accumulators {
-    int c[4], high[4];
-    __device__ __forceinline__ void operator+=(const Accumulators& o) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) c[i] += o.c[i], high[i] += o.high[i];
-    }
-};
-
-// D and M of rows g and g+8, out of the spare bits of the item's four scale words.
+// What an item's sums are multiplied by, of rows g and g+8: Σ scale · code · x, and Σ constant · Σx.
 struct ItemScales {
     float d[2], m[2];
 };
-__device__ __forceinline__ ItemScales item_scales(const std::byte* scales, int g, float m_factor) {
-    uint2 d = make_uint2(0, 0);
-#pragma unroll
-    for (int u = 0; u < 4; ++u) {
-        const uint2 w = shared2(scales + u * 64 + g * 8);
-        const uint32_t mask = 0x000f000fu << (4 * u);
-        d.x |= (u < 3 ? w.x >> (12 - 4 * u) : w.x) & mask;
-        d.y |= (u < 3 ? w.y >> (12 - 4 * u) : w.y) & mask;
-    }
-    const float2 p = half2_floats(d.x), q = half2_floats(d.y);
-    return {{p.x, q.x}, {p.y * m_factor, q.y * m_factor}};
-}
 
-// What a format says. once: of an item; scales: of a group of 32 columns; multiply: a group into
-// accumulators; joined: the sums of rows g and g+8 over both planes, whose codes add up to `codes`; value:
-// such a sum, scaled.
+// Accumulators of an MMA, rows g and g+8, each for both planes of x; `high`: of what codes have beyond four bits.
+struct Accumulators {
+    int c[4], high[4];
+};
+
+// What a format says.
+//   kHalves    scales are of 16 columns: accumulators [2], one of each half of the 32
+//   kSums      columns of a sum of x that its constants are multiplied by: 32, 16 or, without such, 0
+//   multiply   accumulators += codes of a group of 32 columns · x (the words of its first and last 16)
+//   joined     the sums of rows g and g+8 over both planes
+//   scales     of rows g and g+8 for a group of 32 columns, or its first or last 16, as floats
+//   constants  A operand of an item's constants, a column a group
+//   item       what both kinds of sums mean; factor: Weight::scale
 template <SlabKind>
 struct SlabForm;
 
 // Two codes a byte.
+template <int kUnit>
 struct NibbleForm {
-    struct None {};
-    static __device__ __forceinline__ None once(const std::byte*, int, float) { return {}; }
-    template <int kUnit>
+    static constexpr bool kHalves = false;
     static __device__ __forceinline__ uint4 nibbles(const std::byte* a, int group, int lane) {
         const uint4 w = shared4(a + group / 2 * kUnit + lane * 16);
         const uint32_t e = group % 2 ? w.z : w.x, f = group % 2 ? w.w : w.y;
         return make_uint4(e, e & 0xf0f0f0f0u, f, f & 0xf0f0f0f0u);
     }
-    static __device__ __forceinline__ void multiply(Accumulators& s, const uint4& a, uint32_t b0,
-                                                    uint32_t b1) {
-        mma_u8s8(s.c, a.x, a.y, a.z, a.w, b0, b1);
+    static __device__ __forceinline__ void multiply(Accumulators (&s)[1], const std::byte* a, int group,
+                                                    const uint32_t (&x)[2], int lane) {
+        mma_bytes<false>(s[0].c, nibbles(a, group, lane), x);
     }
-    static __device__ __forceinline__ int2 joined(const Accumulators& s, int) {
+    static __device__ __forceinline__ int2 joined(const Accumulators& s) {
         return make_int2((s.c[0] - s.c[2]) * 256 + (s.c[1] - s.c[3]), s.c[2] * 256 + s.c[3]);
-    }
-    // With a minimum.
-    static __device__ __forceinline__ float value(const RowScales& r, int row, float sum, int codes) {
-        return fmaf(r.m[row], float(codes), __fmul_rn(r.s[row], sum));
     }
 };
 
+// Q4_K and Q5_K: words of scales, {row g, row g+8} a unit.
 template <SlabKind F>
-struct KForm : NibbleForm {
-    static constexpr int kUnit = SlabOf<F>::unit;
-    static __device__ __forceinline__ ItemScales once(const std::byte* a, int g, float m_factor) {
-        return item_scales(a + 4 * kUnit, g, m_factor);
-    }
-    static __device__ __forceinline__ RowScales scales(const std::byte* a, int group, int g,
-                                                       const ItemScales& item, float) {
+struct KForm : NibbleForm<SlabOf<F>::unit> {
+    static constexpr int kSums = 32, kUnit = SlabOf<F>::unit;
+    static __device__ __forceinline__ float2 scales(const std::byte* a, int group, int, int g) {
         const uint2 w = shared2(a + 4 * kUnit + group / 2 * 64 + g * 8);
         const int by = group % 2 * 6;
-        const float2 low = scale_minimum(w.x >> by), high = scale_minimum(w.y >> by);
-        return {{__fmul_rn(low.x, item.d[0]), __fmul_rn(high.x, item.d[1])},
-                {__fmul_rn(low.y, item.m[0]), __fmul_rn(high.y, item.m[1])}};
+        return make_float2(float(int(w.x >> by & 63)), float(int(w.y >> by & 63)));
+    }
+    static __device__ __forceinline__ void constants(const std::byte* a, int lane, uint32_t (&m)[4]) {
+        const uint2 w = shared2(a + 4 * kUnit + (lane & 3) * 64 + (lane >> 2) * 8);
+        m[0] = masked_or(w.x >> 6, 0x003f0000u, w.x >> 16 & 0x3fu);
+        m[1] = masked_or(w.y >> 6, 0x003f0000u, w.y >> 16 & 0x3fu);
+    }
+    // D and M out of the spare bits of the item's four pairs of words.
+    static __device__ __forceinline__ ItemScales item(const std::byte* a, int g, float2 factor) {
+        uint2 d = make_uint2(0, 0);
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+            const uint2 w = shared2(a + 4 * kUnit + u * 64 + g * 8);
+            const uint32_t mask = 0x000f000fu << (4 * u);
+            d.x |= (u < 3 ? w.x >> (12 - 4 * u) : w.x) & mask;
+            d.y |= (u < 3 ? w.y >> (12 - 4 * u) : w.y) & mask;
+        }
+        const float2 p = half2_floats(d.x), q = half2_floats(d.y);
+        const float by_m = factor.x * factor.y * kField;
+        return {{p.x * factor.x, q.x * factor.x}, {p.y * by_m, q.y * by_m}};
     }
 };
 template <>
-struct SlabForm<SlabKind::k4> : KForm<SlabKind::k4> {
-    static __device__ __forceinline__ uint4 codes(const std::byte* a, int group, int lane) {
-        return nibbles<kUnit>(a, group, lane);
-    }
-};
+struct SlabForm<SlabKind::k4> : KForm<SlabKind::k4> {};
 template <>
 struct SlabForm<SlabKind::k5> : KForm<SlabKind::k5> {
-    struct Codes {
-        uint4 low, high;
-    };
-    static __device__ __forceinline__ Codes codes(const std::byte* a, int group, int lane) {
+    static __device__ __forceinline__ void multiply(Accumulators (&s)[1], const std::byte* a, int group,
+                                                    const uint32_t (&x)[2], int lane) {
         const uint32_t high = shared1(a + group / 2 * kUnit + 512 + lane * 4);
         const int j = group % 2 * 2;
-        return {
-            nibbles<kUnit>(a, group, lane),
-            {__funnelshift_r(high, high, j) & 0x10101010u, __funnelshift_r(high, high, 8 + j) & 0x01010101u,
-             __funnelshift_r(high, high, j + 1) & 0x10101010u,
-             __funnelshift_r(high, high, 9 + j) & 0x01010101u}};
-    }
-    static __device__ __forceinline__ void multiply(Accumulators& s, const Codes& a, uint32_t b0,
-                                                    uint32_t b1) {
-        mma_u8s8(s.c, a.low.x, a.low.y, a.low.z, a.low.w, b0, b1);
-        mma_u8s8(s.high, a.high.x, a.high.y, a.high.z, a.high.w, b0, b1);
+        mma_bytes<false>(s[0].c, nibbles(a, group, lane), x);
+        mma_bytes<false>(s[0].high,
+                         make_uint4(__funnelshift_r(high, high, j) & 0x10101010u,
+                                    __funnelshift_r(high, high, 8 + j) & 0x01010101u,
+                                    __funnelshift_r(high, high, j + 1) & 0x10101010u,
+                                    __funnelshift_r(high, high, 9 + j) & 0x01010101u),
+                         x);
     }
     // Row g+8 is 16 times its value.
-    static __device__ __forceinline__ int2 joined(const Accumulators& s, int) {
+    static __device__ __forceinline__ int2 joined(const Accumulators& s) {
         return make_int2((s.c[0] - s.c[2] + s.high[0]) * 256 + (s.c[1] - s.c[3] + s.high[1]),
                          (s.c[2] + 256 * s.high[2]) * 256 + (s.c[3] + 256 * s.high[3]));
     }
 };
 
 template <>
-struct SlabForm<SlabKind::q8> : NibbleForm {
-    static constexpr int kUnit = SlabOf<SlabKind::q8>::unit;
-    static __device__ __forceinline__ RowScales scales(const std::byte* a, int group, int g, None, float) {
-        const float2 d = half2_floats(shared1(a + group / 2 * kUnit + 1024 + g * 8 + group % 2 * 4));
-        return {{d.x, d.y}, {}};
+struct SlabForm<SlabKind::k6> {
+    using S = SlabOf<SlabKind::k6>;
+    static constexpr int kSums = 16;
+    static constexpr bool kHalves = true;
+    static __device__ __forceinline__ void multiply(Accumulators (&s)[2], const std::byte* a, int group,
+                                                    const uint32_t (&x)[2], int lane) {
+        const uint4 w = shared4(a + group / 2 * S::unit + lane * 16);
+        const uint2 high = shared2(a + group / 2 * S::unit + 512 + lane * 8);
+        const uint32_t y = group % 2 ? high.y : high.x;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const uint32_t e = group % 2 ? (half ? w.w : w.z) : (half ? w.y : w.x);
+            mma_bytes_k16(s[half].c, e, e & 0xf0f0f0f0u, x[half]);
+            mma_bytes_k16(s[half].high, __funnelshift_r(y, y, 2 * half) & 0x30303030u,
+                          __funnelshift_r(y, y, 8 + 2 * half) & 0x03030303u, x[half]);
+        }
     }
-    static __device__ __forceinline__ uint4 codes(const std::byte* a, int group, int lane) {
-        return shared4(a + group / 2 * kUnit + group % 2 * 512 + lane * 16);
+    // Row g+8 is 16 times its value.
+    static __device__ __forceinline__ int2 joined(const Accumulators& s) {
+        return make_int2((s.c[0] - s.c[2] + s.high[0]) * 256 + (s.c[1] - s.c[3] + s.high[1]),
+                         (s.c[2] + 256 * s.high[2]) * 256 + (s.c[3] + 256 * s.high[3]));
     }
-    static __device__ __forceinline__ int2 joined(const Accumulators& s, int codes) {
-        return make_int2(s.c[0] * 256 + s.c[1] - 128 * codes, s.c[2] * 256 + s.c[3] - 128 * codes);
+    // Bytes of scales + 128, {row g, row g+8} by 16 columns.
+    static __device__ __forceinline__ float2 scales(const std::byte* a, int group, int half, int g) {
+        const uint32_t s = shared1(a + S::scales_at + group / 2 * 64 + g * 8 + group % 2 * 4);
+        return make_float2(unbiased_byte(s, half * 2), unbiased_byte(s, half * 2 + 1));
     }
-    static __device__ __forceinline__ float value(const RowScales& r, int row, float sum, int) {
-        return __fmul_rn(r.s[row], sum);
+    static __device__ __forceinline__ void constants(const std::byte* a, int lane, uint32_t (&m)[4]) {
+        const int t = lane & 3;
+        const std::byte* at = a + S::scales_at + (t >> 1) * 64 + (lane >> 2) * 8 + (t & 1) * 4;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const uint32_t w = shared1(at + half * 128);  // FP16 0x8080 is −128 fields
+            m[2 * half] = half2_add(w & 0x00ff00ffu, 0x80808080u);
+            m[2 * half + 1] = half2_add(w >> 8 & 0x00ff00ffu, 0x80808080u);
+        }
+    }
+    static __device__ __forceinline__ ItemScales item(const std::byte* a, int g, float2 factor) {
+        const float2 d = half2_floats(shared1(a + S::d_at + g * 4));
+        const float bias = -32 * kField * factor.x;
+        return {{d.x * factor.x, d.y * factor.x}, {d.x * bias, d.y * (16 * bias)}};
+    }
+};
+
+// FP16 scales of rows g and g+8 for the groups 2t and 2t+1 of an item, as an A operand.
+__device__ __forceinline__ void half_constants(uint2 w, uint32_t (&m)[4]) {
+    m[0] = permute(w.x, w.y, 0x5410), m[1] = permute(w.x, w.y, 0x7632);
+}
+template <>
+struct SlabForm<SlabKind::q8> {
+    static constexpr int kSums = 32, kUnit = SlabOf<SlabKind::q8>::unit;
+    static constexpr bool kHalves = false;
+    static __device__ __forceinline__ void multiply(Accumulators (&s)[1], const std::byte* a, int group,
+                                                    const uint32_t (&x)[2], int lane) {
+        mma_bytes<false>(s[0].c, shared4(a + group / 2 * kUnit + group % 2 * 512 + lane * 16), x);
+    }
+    static __device__ __forceinline__ int2 joined(const Accumulators& s) {
+        return make_int2(s.c[0] * 256 + s.c[1], s.c[2] * 256 + s.c[3]);
+    }
+    static __device__ __forceinline__ float2 scales(const std::byte* a, int group, int, int g) {
+        return half2_floats(shared1(a + group / 2 * kUnit + 1024 + g * 8 + group % 2 * 4));
+    }
+    static __device__ __forceinline__ void constants(const std::byte* a, int lane, uint32_t (&m)[4]) {
+        half_constants(shared2(a + (lane & 3) * kUnit + 1024 + (lane >> 2) * 8), m);
+    }
+    static __device__ __forceinline__ ItemScales item(const std::byte*, int, float2 factor) {
+        const float m = -128 * factor.x;
+        return {{factor.x, factor.x}, {m, m}};
     }
 };
 
 template <>
-struct SlabForm<SlabKind::q4_0> : NibbleForm {
-    static __device__ __forceinline__ RowScales scales(const std::byte* a, int group, int g, None, float) {
-        using S = SlabOf<SlabKind::q4_0>;
-        const float2 d = half2_floats(shared1(a + S::scales_at + group / 2 * 64 + 8 * g + group % 2 * 4));
-        return {{d.x, d.y}, {}};
+struct SlabForm<SlabKind::q4_0> : NibbleForm<SlabOf<SlabKind::q4_0>::unit> {
+    using S = SlabOf<SlabKind::q4_0>;
+    static constexpr int kSums = 32;
+    static __device__ __forceinline__ float2 scales(const std::byte* a, int group, int, int g) {
+        return half2_floats(shared1(a + S::scales_at + group / 2 * 64 + g * 8 + group % 2 * 4));
     }
-    static __device__ __forceinline__ uint4 codes(const std::byte* a, int group, int lane) {
-        return nibbles<SlabOf<SlabKind::q4_0>::unit>(a, group, lane);
+    static __device__ __forceinline__ void constants(const std::byte* a, int lane, uint32_t (&m)[4]) {
+        half_constants(shared2(a + S::scales_at + (lane & 3) * 64 + (lane >> 2) * 8), m);
     }
-    // d · (q − 8): exact up to the product with d.
-    static __device__ __forceinline__ float value(const RowScales& r, int row, float sum, int codes) {
-        return __fmul_rn(r.s[row], fmaf(row ? -128.0f : -8.0f, float(codes), sum));
+    static __device__ __forceinline__ ItemScales item(const std::byte*, int, float2 factor) {
+        const float m = -8 * factor.x;
+        return {{factor.x, factor.x}, {m, 16 * m}};
     }
 };
 template <>
-struct SlabForm<SlabKind::q4_1> : NibbleForm {
-    static __device__ __forceinline__ RowScales scales(const std::byte* a, int group, int g, None,
-                                                       float m_factor) {
-        using S = SlabOf<SlabKind::q4_1>;
-        const std::byte* at = a + S::scales_at + group / 2 * 128 + 16 * g + group % 2 * 4;
-        const float2 d = half2_floats(shared1(at)), m = half2_floats(shared1(at + 8));
-        return {{d.x, d.y}, {__fmul_rn(m.x, m_factor), __fmul_rn(m.y, m_factor)}};
+struct SlabForm<SlabKind::q4_1> : NibbleForm<SlabOf<SlabKind::q4_1>::unit> {
+    using S = SlabOf<SlabKind::q4_1>;
+    static constexpr int kSums = 32;
+    static __device__ __forceinline__ float2 scales(const std::byte* a, int group, int, int g) {
+        return half2_floats(shared1(a + S::scales_at + group / 2 * 128 + g * 16 + group % 2 * 4));
     }
-    static __device__ __forceinline__ uint4 codes(const std::byte* a, int group, int lane) {
-        return nibbles<SlabOf<SlabKind::q4_1>::unit>(a, group, lane);
+    static __device__ __forceinline__ void constants(const std::byte* a, int lane, uint32_t (&m)[4]) {
+        half_constants(shared2(a + S::scales_at + (lane & 3) * 128 + (lane >> 2) * 16 + 8), m);
+    }
+    static __device__ __forceinline__ ItemScales item(const std::byte*, int, float2 factor) {
+        const float m = factor.x * factor.y;
+        return {{factor.x, factor.x}, {m, m}};
     }
 };
 
 // Eight nibbles of a code word through a table of 16 bytes: the word of row g, the word of row g+8.
-template <uint32_t kA, uint32_t kB, uint32_t kC, uint32_t kD>
+template <SlabKind F, uint32_t kA, uint32_t kB, uint32_t kC, uint32_t kD>
 struct TableForm {
+    using S = SlabOf<F>;
+    static constexpr int kSums = 0;
+    static constexpr bool kHalves = false;
+    static __device__ __forceinline__ uint32_t scale_word(const std::byte* a, int group, int g) {
+        return shared1(a + S::scales_at + group / 2 * 32 + g * 4);
+    }
     static __device__ __forceinline__ uint2 looked_up(uint32_t w) {
         const uint32_t low = w & 0x77777777u, side = ((w >> 1) & 0x44444444u) | 0x32103210u;
         const uint32_t first = permute(permute(kA, kB, low), permute(kC, kD, low), side);
         const uint32_t last = permute(permute(kA, kB, low >> 16), permute(kC, kD, low >> 16), side >> 16);
         return make_uint2(permute(first, last, 0x6420u), permute(first, last, 0x7531u));
     }
-    template <int kUnit>
-    static __device__ __forceinline__ uint4 words(const std::byte* a, int group, int lane) {
-        const uint4 w = shared4(a + group / 2 * kUnit + lane * 16);
-        const uint2 x = looked_up(group % 2 ? w.z : w.x), y = looked_up(group % 2 ? w.w : w.y);
-        return make_uint4(x.x, x.y, y.x, y.y);
+    static __device__ __forceinline__ void multiply(Accumulators (&s)[1], const std::byte* a, int group,
+                                                    const uint32_t (&x)[2], int lane) {
+        const uint4 w = shared4(a + group / 2 * S::unit + lane * 16);
+        const uint2 v = looked_up(group % 2 ? w.z : w.x), y = looked_up(group % 2 ? w.w : w.y);
+        mma_bytes<true>(s[0].c, make_uint4(v.x, v.y, y.x, y.y), x);
     }
-    static __device__ __forceinline__ void multiply(Accumulators& s, const uint4& a, uint32_t b0,
-                                                    uint32_t b1) {
-        mma_s8s8(s.c, a.x, a.y, a.z, a.w, b0, b1);
-    }
-    static __device__ __forceinline__ int2 joined(const Accumulators& s, int) {
+    static __device__ __forceinline__ int2 joined(const Accumulators& s) {
         return make_int2(s.c[0] * 256 + s.c[1], s.c[2] * 256 + s.c[3]);
     }
-    static __device__ __forceinline__ float value(const RowScales& r, int row, float sum, int) {
-        return __fmul_rn(r.s[row], sum);
-    }
+    static __device__ __forceinline__ void constants(const std::byte*, int, uint32_t (&)[4]) {}
 };
 
 template <>
 struct SlabForm<SlabKind::iq4_xs>
-    : TableForm<four_bytes(-127, -104, -83, -65), four_bytes(-49, -35, -22, -10), four_bytes(1, 13, 25, 38),
-                four_bytes(53, 69, 89, 113)> {
-    // D of rows g and g+8, out of the spare bits of the four scale words.
-    using S = SlabOf<SlabKind::iq4_xs>;
-    static __device__ __forceinline__ float2 once(const std::byte* a, int g, float) {
+    : TableForm<SlabKind::iq4_xs, four_bytes(-127, -104, -83, -65), four_bytes(-49, -35, -22, -10),
+                four_bytes(1, 13, 25, 38), four_bytes(53, 69, 89, 113)> {
+    static __device__ __forceinline__ float2 scales(const std::byte* a, int group, int, int g) {
+        const uint32_t w = scale_word(a, group, g) >> (group % 2 * 6);
+        return make_float2(float(int(w & 63) - 32), float(int(w >> 16 & 63) - 32));
+    }
+    // D out of the spare bits of the four scale words.
+    static __device__ __forceinline__ ItemScales item(const std::byte* a, int g, float2 factor) {
         uint32_t d = 0;
 #pragma unroll
         for (int u = 0; u < 4; ++u) {
             const uint32_t w = shared1(a + S::scales_at + 32 * u + 4 * g);
             d |= (u < 3 ? w >> (12 - 4 * u) : w) & (0x000f000fu << (4 * u));
         }
-        return half2_floats(d);
-    }
-    // fp16 1024 + x has x in its low bits.
-    static __device__ __forceinline__ RowScales scales(const std::byte* a, int group, int g, float2 d,
-                                                       float) {
-        const uint32_t raw = shared1(a + S::scales_at + group / 2 * 32 + 4 * g),
-                       v = ((raw >> group % 2 * 6) & 0x003f003fu) | 0x64006400u;
-        const float2 s = __half22float2(
-            __hadd2(*reinterpret_cast<const __half2*>(&v), __floats2half2_rn(-1056.0f, -1056.0f)));
-        return {{__fmul_rn(s.x, d.x), __fmul_rn(s.y, d.y)}, {}};
-    }
-    static __device__ __forceinline__ uint4 codes(const std::byte* a, int group, int lane) {
-        return words<S::unit>(a, group, lane);
+        const float2 v = half2_floats(d);
+        return {{v.x * factor.x, v.y * factor.x}, {}};
     }
 };
 template <>
-struct SlabForm<SlabKind::mxfp4> : TableForm<four_bytes(0, 1, 2, 3), four_bytes(4, 6, 8, 12),
-                                             four_bytes(0, -1, -2, -3), four_bytes(-4, -6, -8, -12)> {
-    using S = SlabOf<SlabKind::mxfp4>;
-    struct None {};
-    static __device__ __forceinline__ None once(const std::byte*, int, float) { return {}; }
+struct SlabForm<SlabKind::mxfp4>
+    : TableForm<SlabKind::mxfp4, four_bytes(0, 1, 2, 3), four_bytes(4, 6, 8, 12), four_bytes(0, -1, -2, -3),
+                four_bytes(-4, -6, -8, -12)> {
     // 2^(e − 127); of e = 0 the subnormal.
     static __device__ __forceinline__ float power(uint32_t exponent_in_place) {
         return __int_as_float(max(int(exponent_in_place & 0x7f800000u), 0x00400000));
     }
-    static __device__ __forceinline__ RowScales scales(const std::byte* a, int group, int g, None, float) {
-        const uint32_t raw = shared1(a + S::scales_at + group / 2 * 32 + 4 * g) >> group % 2 * 16;
-        return {{power(raw << 23), power(raw << 15)}, {}};
+    static __device__ __forceinline__ float2 scales(const std::byte* a, int group, int, int g) {
+        const uint32_t w = scale_word(a, group, g) >> (group % 2 * 16);
+        return make_float2(power(w << 23), power(w << 15));
     }
-    static __device__ __forceinline__ uint4 codes(const std::byte* a, int group, int lane) {
-        return words<S::unit>(a, group, lane);
+    static __device__ __forceinline__ ItemScales item(const std::byte*, int, float2 factor) {
+        return {{factor.x, factor.x}, {}};
     }
 };
 

@@ -23,11 +23,6 @@ __device__ __forceinline__ uint32_t half2_mul(uint32_t a, uint32_t b) {
     asm("mul.rn.f16x2 %0,%1,%2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 }
-__device__ __forceinline__ uint32_t half2_add(uint32_t a, uint32_t b) {
-    uint32_t r;
-    asm("add.rn.f16x2 %0,%1,%2;" : "=r"(r) : "r"(a), "r"(b));
-    return r;
-}
 __device__ __forceinline__ uint32_t low_twice(uint32_t x) {
     const __half2 h = __low2half2(*reinterpret_cast<const __half2*>(&x));
     return *reinterpret_cast<const uint32_t*>(&h);
@@ -35,16 +30,6 @@ __device__ __forceinline__ uint32_t low_twice(uint32_t x) {
 __device__ __forceinline__ uint32_t high_twice(uint32_t x) {
     const __half2 h = __high2half2(*reinterpret_cast<const __half2*>(&x));
     return *reinterpret_cast<const uint32_t*>(&h);
-}
-__device__ __forceinline__ uint32_t half2_of(float a, float b) {
-    const __half2 h = __floats2half2_rn(a, b);
-    return *reinterpret_cast<const uint32_t*>(&h);
-}
-// (a & mask) | b
-__device__ __forceinline__ uint32_t masked_or(uint32_t a, uint32_t mask, uint32_t b) {
-    uint32_t r;
-    asm("lop3.b32 %0,%1,%2,%3,0xEA;" : "=r"(r) : "r"(a), "r"(mask), "r"(b));
-    return r;
 }
 
 // What D and M of the rows g and g + 8 are multiplied by once for 256 columns, so that D times its six or
