@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
 """Measures the CPU backend beside llama.cpp's own programs: same files, same threads, in turns; prints Markdown.
 
-    tools/perf_cpu.py LLAMA_BIN MODEL.gguf … [--threads 1,2] [--rounds 3] [--text FILE]
+    tools/perf_cpu.py LLAMA_BIN MODEL.gguf … [--threads 1,2] [--rounds 3] [--text FILE] [--processor-time]
 
 LLAMA_BIN: a folder with llama-bench, llama-completion and llama-perplexity, built from the llama-cpp-python sdist with
 -DGGML_NATIVE=ON. Speeds are the best of the rounds, since whatever else the machine does takes from them; the range shows how
-calm it was. With --text, the divergence of each from float32 activations too, for models of the first argument on."""
+calm it was. With --processor-time, tokens by the seconds that a processor spent on them instead, on one thread: what other
+programs take of a machine does not count, but for caches and memory that they share. With --text, the divergence of each from
+float32 activations too, for models of the first argument on."""
 
 import argparse
 import json
+import math
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -48,6 +52,33 @@ def bench(args, model, threads):
             for what, value in speeds(command).items():
                 found[who][what].append(value)
     return found
+
+
+def processor_seconds(command):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    output_of(command)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def processor_speed(program, size, tokens):
+    """Tokens a second of processor time, by the difference between one repetition and as many as take two seconds more."""
+    (speed,) = speeds([*program, *size, "-r", 1, "-o", "jsonl", "-t", 1]).values()
+    more = max(2, math.ceil(2 * speed / tokens))
+    one, many = (processor_seconds([*program, *size, "-r", count, "-t", 1]) for count in (1, 1 + more))
+    return tokens * more / (many - one)
+
+
+def report_processor_time(args, model):
+    programs = {"llama.cpp": [args.llama_bin / "llama-bench", "-m", model]}
+    for kind in OURS:
+        programs[kind] = [BINARY, "bench", model, "--backend", "cpu", "--activations", kind]
+    found = {who: {"pp": [], "tg": []} for who in programs}
+    for _ in range(args.rounds):
+        for who, program in programs.items():
+            found[who]["pp"].append(processor_speed(program, ["-p", args.prompt, "-n", 0], args.prompt))
+            found[who]["tg"].append(processor_speed(program, ["-p", 0, "-n", args.generate], args.generate))
+    print_rows(model, 1, found)
 
 
 def run_once(command):
@@ -96,13 +127,18 @@ def cell(values, best_of_peer=None):
     return text if best_of_peer is None else f"{text}, {max(values) / best_of_peer:.2f} ×"
 
 
+def print_rows(model, threads, found):
+    for who, rows in found.items():
+        peer = None if who == "llama.cpp" else found["llama.cpp"]
+        cells = [cell(rows[what], peer and max(peer[what])) for what in ("pp", "tg")]
+        print(f"| {model.stem} | {threads} | {who} | {' | '.join(cells)} |", flush=True)
+
+
 def report(args, model):
+    if args.processor_time:
+        return report_processor_time(args, model)
     for threads in args.threads:
-        found = bench(args, model, threads)
-        for who, rows in found.items():
-            peer = None if who == "llama.cpp" else found["llama.cpp"]
-            cells = [cell(rows[what], peer and max(peer[what])) for what in ("pp", "tg")]
-            print(f"| {model.stem} | {threads} | {who} | {' | '.join(cells)} |", flush=True)
+        print_rows(model, threads, bench(args, model, threads))
 
 
 def main():
@@ -114,11 +150,15 @@ def main():
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--generate", type=int, default=64)
     parser.add_argument("--text", type=Path)
+    parser.add_argument("--processor-time", action="store_true")
     args = parser.parse_args()
     print(f"load before {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, {args.rounds} rounds\n")
     print(f"| model | threads | who | prompt of {args.prompt}, tok/s | decode, tok/s |\n|---|---:|---|---|---|")
     for model in args.models:
         report(args, model)
+    if args.processor_time:
+        print(f"\nload after {os.getloadavg()[0]:.1f}")
+        return
     print("\n| model | threads | who | start to first token, s | peak MiB |\n|---|---:|---|---:|---:|")
     for model in args.models:
         for threads in args.threads:

@@ -206,6 +206,26 @@ def test_wrong_certificates_are_refused(pull, tls_mirror, authority, tmp_path, c
     assert list((tmp_path / "to").iterdir()) == []
 
 
+def test_the_authorities_of_the_system(binary, tls_mirror, authority, tmp_path):
+    """In a mount namespace of its own: a store with the test's authority, then none."""
+    store = "/etc/ssl/certs/ca-certificates.crt"
+    listed, mirror = manifest(tmp_path, (NAME, BODY)), tls_mirror()
+    pulls = [binary, "pull", "small", "--manifest", listed, "--from", mirror.url, "--to", tmp_path / "to"]
+
+    def with_mount(mount):
+        command = ["unshare", "-rm", "sh", "-c", f'{mount} && exec "$@"', "sh", *pulls]
+        return subprocess.run([*map(str, command)], capture_output=True, text=True)
+
+    done = with_mount(f"mount --bind {authority}/ca.pem {store}")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "to" / NAME).read_bytes() == BODY
+    done = with_mount("mount -t tmpfs none /etc/ssl")
+    assert done.returncode == 3 and len(done.stderr.splitlines()) == 1
+    assert f"certificates of authorities are not found ({store} and 4 other places)" in done.stderr
+    assert "install the package ca-certificates, or name a PEM file with --tls-ca" in done.stderr
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 def test_old_tls_and_no_tls_are_refused(pull, tls_mirror, mirror, authority):
     old = tls_mirror(newest=ssl.TLSVersion.TLSv1_1)
     code, _, err = pull(old.url, "--tls-ca", authority / "ca.pem")
