@@ -125,6 +125,7 @@ class Puller {
         };
         TRY_VOID(bring(file, part, heard));
         bar.erase();
+        if (interrupted() && part.size() == 0) return false;
         if (interrupted()) {
             log_info("{} of {} bytes are kept in {}.part; the same command goes on behind them", part.size(),
                      file.bytes, path);
@@ -159,10 +160,14 @@ class Puller {
                                  file.bytes);
             if (silent > 0 && !interrupted()) std::this_thread::sleep_for(silent * kPause);
             if (silent == kTries && !interrupted())
-                return out_of_resources("{} ({} of {} bytes are kept; the same command goes on behind them)",
-                                        why, part.size(), file.bytes);
+                return out_of_resources("{}{}", why, part.size() > 0 ? kept(file, part) : "");
         }
         return {};
+    }
+
+    static std::string kept(const KnownFile& file, const PartFile& part) {
+        return fmt::format(" ({} of {} bytes are kept; the same command goes on behind them)", part.size(),
+                           file.bytes);
     }
 
     std::string from_, to_;
