@@ -9,6 +9,7 @@
 #include "cuda/lowered.h"
 #include "cuda/pinned_pool.h"
 #include "cuda/placement.h"
+#include "cuda/ticket_queue.h"
 
 namespace sparkinfer {
 namespace cuda {
@@ -49,7 +50,11 @@ class CudaBackend final : public Backend {
     std::vector<LaunchInfo> launches(const Compiled& compiled) const override;
     Result<Ticket> execute(const Compiled& compiled, std::span<const std::byte> step) override;
     Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) override;
-    Result<bool> done(Ticket ticket, bool wait) override;
+    Result<Ticket> copy_out(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) override;
+    Result<void> read(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) override;
+    Result<bool> done(Ticket ticket, bool wait) override {
+        return (ticket.queue == 0 ? queue_ : outward_).done(ticket, wait);
+    }
     HostBlock host_block(size_t bytes) override { return pinned_->block(bytes); }
     void release(const Compiled& compiled) override;
 
@@ -60,25 +65,26 @@ class CudaBackend final : public Backend {
     Result<void> measure(Program& p);
     Result<void> capture(Program& p);
     Result<void> launch_all(const Program& p, bool programmatic);
-    Result<Ticket> mark();
+    Result<void> follow_outward();
 
     CudaOptions options_;
     DeviceInfo device_;
     BackendInfo info_;
-    cudaStream_t stream_ = nullptr;
+    TicketQueue queue_{0};                // steps, and copies in order with them
+    TicketQueue outward_{1};              // blocks on their way to the host
+    TicketQueue reads_{2};                // results
+    cudaStream_t stream_ = nullptr;       // of queue_
+    int64_t followed_ = 0;                // ticket of outward_ that queue_ waits for
     std::unique_ptr<Placement> weights_;  // and all other device memory
     std::byte* scratch_ = nullptr;
     int64_t scratch_bytes_ = 0, scratch_planned_ = 0;
-    std::shared_ptr<PinnedPool> pinned_ = std::make_shared<PinnedPool>();
+    std::shared_ptr<PinnedPool> pinned_;
     std::vector<Program> programs_;
     std::vector<int32_t> released_;                 // places of programs_ that are free again
     std::map<int32_t, std::string> plain_notices_;  // by rows
     std::map<const void*, int> dynamic_shared_;     // by kernel
     PinnedStep steps_[kStepBuffers];
     int step_next_ = 0;
-    std::vector<std::pair<int64_t, cudaEvent_t>> marks_;  // tickets not yet seen done
-    std::vector<cudaEvent_t> spare_;
-    int64_t next_ticket_ = 1, done_ticket_ = 0;
 };
 
 // The facts that kernels are chosen by, as `policy` has them.
@@ -100,8 +106,10 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const CudaOptions& options) {
     b->options_ = options;
     TRY(b->device_, open_device(options.device));
     TRY_VOID(follow(options.policy, b->device_));
-    CUDA_TRY(cudaStreamCreateWithFlags(&b->stream_, cudaStreamNonBlocking));
+    for (TicketQueue* queue : {&b->queue_, &b->outward_, &b->reads_}) TRY_VOID(queue->open());
+    b->stream_ = b->queue_.stream();
     b->weights_ = std::make_unique<Placement>(b->stream_);
+    b->pinned_ = std::make_shared<PinnedPool>(options.device);
     for (PinnedStep& s : b->steps_) CUDA_TRY(cudaEventCreateWithFlags(&s.free, cudaEventDisableTiming));
     b->info_.name = "cuda";
     b->info_.device = b->device_.name;
@@ -117,16 +125,14 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const CudaOptions& options) {
 
 CudaBackend::~CudaBackend() {
     if (stream_) cudaStreamSynchronize(stream_);
+    if (outward_.stream()) cudaStreamSynchronize(outward_.stream());
     for (Program& p : programs_)
         if (p.graph) cudaGraphExecDestroy(p.graph);
-    for (auto& [id, event] : marks_) cudaEventDestroy(event);
-    for (cudaEvent_t e : spare_) cudaEventDestroy(e);
     for (PinnedStep& s : steps_) {
         if (s.free) cudaEventDestroy(s.free);
         if (s.data) cudaFreeHost(s.data);
     }
     weights_.reset();
-    if (stream_) cudaStreamDestroy(stream_);
 }
 
 Result<Memory> CudaBackend::allocate(int64_t bytes, MemoryKind) {
@@ -306,19 +312,6 @@ Result<void> CudaBackend::capture(Program& p) {
     return {};
 }
 
-Result<Ticket> CudaBackend::mark() {
-    cudaEvent_t event = nullptr;
-    if (spare_.empty()) {
-        CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    } else {
-        event = spare_.back();
-        spare_.pop_back();
-    }
-    CUDA_TRY(cudaEventRecord(event, stream_));
-    marks_.emplace_back(next_ticket_, event);
-    return Ticket{next_ticket_++};
-}
-
 Result<Ticket> CudaBackend::execute(const Compiled& compiled, std::span<const std::byte> step) {
     CHECK(compiled.id >= 0 && compiled.id < int32_t(programs_.size()), "program {}", compiled.id);
     Program& p = programs_[compiled.id];
@@ -330,6 +323,7 @@ Result<Ticket> CudaBackend::execute(const Compiled& compiled, std::span<const st
         CUDA_TRY(cudaMallocHost(&buffer.data, size_t(buffer.bytes)));
     }
     std::copy(step.begin(), step.end(), buffer.data);
+    TRY_VOID(follow_outward());
     CUDA_TRY(cudaMemcpyAsync(p.step, buffer.data, step.size(), cudaMemcpyHostToDevice, stream_));
     CUDA_TRY(cudaEventRecord(buffer.free, stream_));
     if (options_.measure)
@@ -338,28 +332,39 @@ Result<Ticket> CudaBackend::execute(const Compiled& compiled, std::span<const st
         CUDA_TRY(cudaGraphLaunch(p.graph, stream_));
     else
         TRY_VOID(launch_all(p, options_.executor == CudaExecutor::graph));
-    return mark();
+    return queue_.mark();
+}
+
+// What is queued next may write what a block on its way to the host is read from.
+Result<void> CudaBackend::follow_outward() {
+    if (followed_ == outward_.newest().id) return {};
+    TRY_VOID(queue_.follow(outward_, outward_.newest()));
+    followed_ = outward_.newest().id;
+    return {};
 }
 
 Result<Ticket> CudaBackend::copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket) {
     CHECK(to.size() == from.size(), "copy of {} bytes into {}", from.size(), to.size());
-    // One stream runs everything in order, so `after` has always been queued before.
+    // One stream runs steps and these in order, so `after` has always been queued before.
+    TRY_VOID(follow_outward());
     CUDA_TRY(cudaMemcpyAsync(to.data(), from.data(), from.size(), cudaMemcpyDefault, stream_));
-    return mark();
+    return queue_.mark();
 }
 
-Result<bool> CudaBackend::done(Ticket ticket, bool wait) {
-    while (done_ticket_ < ticket.id) {
-        CHECK(!marks_.empty(), "ticket {} was never given", ticket.id);
-        const cudaError_t status =
-            wait ? cudaEventSynchronize(marks_.front().second) : cudaEventQuery(marks_.front().second);
-        if (status == cudaErrorNotReady) return false;
-        if (status != cudaSuccess) return device_error(status, "a step");
-        done_ticket_ = marks_.front().first;
-        spare_.push_back(marks_.front().second);
-        marks_.erase(marks_.begin());
-    }
-    return true;
+Result<Ticket> CudaBackend::copy_out(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) {
+    CHECK(to.size() == from.size(), "copy of {} bytes into {}", from.size(), to.size());
+    TRY_VOID(outward_.follow(queue_, after));
+    CUDA_TRY(cudaMemcpyAsync(to.data(), from.data(), from.size(), cudaMemcpyDeviceToHost, outward_.stream()));
+    return outward_.mark();
+}
+
+// On a stream of its own: the one of the steps may hold the next step already.
+Result<void> CudaBackend::read(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) {
+    CHECK(to.size() == from.size(), "copy of {} bytes into {}", from.size(), to.size());
+    TRY([[maybe_unused]] const bool there, done(after, true));
+    CUDA_TRY(cudaMemcpyAsync(to.data(), from.data(), from.size(), cudaMemcpyDeviceToHost, reads_.stream()));
+    CUDA_TRY(cudaStreamSynchronize(reads_.stream()));
+    return {};
 }
 
 void CudaBackend::release(const Compiled& compiled) {

@@ -114,6 +114,7 @@ uint64_t hash_bytes(uint64_t seed, std::span<const std::byte> bytes) {
 }
 
 Result<void> CacheFile::save(PrefixCache& cache, uint64_t identity, const std::string& path) {
+    cache.settle();
     std::vector<const PrefixCache::Node*> nodes;
     std::map<const PrefixCache::Node*, int64_t> numbers;
     std::vector<const std::string*> salts;
@@ -142,17 +143,19 @@ Result<void> CacheFile::save(PrefixCache& cache, uint64_t identity, const std::s
                         0};
         std::span<const std::byte> parts[] = {
             std::as_bytes(std::span(salt)), std::as_bytes(std::span(n.tokens)), {}, {}};
-        std::vector<BlockMove> moves;
         for (int p = 0; p < 2; ++p) {
             const PrefixCache::Place& place = p == 0 ? n.page : n.state;
             if (place.none()) continue;
             std::vector<std::byte>& to = copied[p];
             to.resize(size_t(cache.bytes_of(place)));
-            if (place.device >= 0) moves.push_back({to, cache.device_bytes(place)});
+            if (place.device >= 0) {
+                TRY(const Ticket copied,
+                    cache.mover_.out({to, cache.device_bytes(place)}, cache.mover_.newest()));
+                TRY([[maybe_unused]] const bool there, cache.mover_.done(copied, true));
+            }
             parts[2 + p] = place.device >= 0 ? std::span<const std::byte>(to)
                                              : std::span<const std::byte>(place.host.get(), to.size());
         }
-        if (!moves.empty()) TRY_VOID(cache.mover_(moves));
         record.checksum = hash_bytes(uint64_t(i), bytes_of(record).first(offsetof(FileNode, checksum)));
         for (const auto& part : parts) record.checksum = hash_bytes(record.checksum, part);
         TRY_VOID(file.write(bytes_of(record)));
@@ -236,7 +239,9 @@ bool CacheFile::place(PrefixCache& cache, PrefixCache::Place& place, std::span<c
         const bool state = place.is_state;
         const int32_t id = state ? cache.states_.pool().take() : cache.kv_.take_page();
         const BlockMove move{state ? cache.states_.bytes(id) : cache.kv_.bytes(id), bytes};
-        cache.move(std::span(&move, 1));
+        const Ticket copied = cache.bring_back(std::span(&move, 1));
+        const Result<bool> there = cache.mover_.done(copied, true);  // `bytes` are the caller's
+        if (!there.ok() && !cache.trouble_) cache.trouble_ = there.error();
         cache.set_device(place, id);
         return true;
     }

@@ -1,7 +1,7 @@
 // Random schedules over a device of hashes (test_device.h), with everything at once: conversations that
-// branch, salts, cancels, forks, preemption, a prefix cache of every size, failures of the device. Every
-// answer is the one that the request's own tokens give, every request ends once, and nothing is held that
-// nobody owns.
+// branch, salts, cancels, forks, preemption, a prefix cache of every size, copies to the host that come late
+// or never, failures of the device. Every answer is the one that the request's own tokens give, every request
+// ends once, and nothing is held that nobody owns.
 //
 //     engine_test --gtest_filter='CacheSchedules.*' --schedules=100000
 #include "engine/test_device.h"
@@ -31,7 +31,7 @@ int schedules_wanted() {
 
 struct Totals {
     int64_t requests = 0, whole = 0, hits = 0, host_hits = 0, cancels = 0, preemptions = 0, failures = 0,
-            forks = 0, evictions = 0, prompts_rated = 0, loads = 0;
+            forks = 0, evictions = 0, prompts_rated = 0, copies_failed = 0, copies_late = 0;
 };
 
 class Schedule {
@@ -78,6 +78,8 @@ class Schedule {
         EngineTuning tuning{.pipeline = pipeline, .mixed_step_ms = pick(2) ? 0.0 : 5.0};
         tuning.pad_to_bucket = pick(4) == 0;
         tuning.clock = &device_.clock;
+        device_.random.seed(random_());
+        device_.copy_failures = pick(3) ? 0 : 2 + pick(12);
         device_.fail_allocation = pick(50) == 0 ? pick(8) : -1;
         auto engine = LiveEngine::make(nullptr, model(recurrent_), device_, o, tuning, {});
         if (!engine.ok()) {
@@ -221,6 +223,8 @@ class Schedule {
         totals_.preemptions += s.preemptions;
         totals_.host_hits += s.host_restores;
         totals_.evictions += s.evictions;
+        totals_.copies_failed += device_.copies_failed;
+        totals_.copies_late += device_.copies_late;
         for (const auto& [id, t] : tracks_) check(id, t);
     }
     void check(RequestId id, const Track& t) {
@@ -258,11 +262,18 @@ TEST(CacheSchedules, EveryAnswerIsItsOwn) {
         SCOPED_TRACE(fmt::format("schedule {}", i));
         Schedule(uint32_t(i), t).run();
     }
-    const std::pair<const char*, int64_t> counts[] = {
-        {"requests", t.requests},          {"whole", t.whole},     {"hits", t.hits},
-        {"host_hits", t.host_hits},        {"cancels", t.cancels}, {"preemptions", t.preemptions},
-        {"failures", t.failures},          {"forks", t.forks},     {"evictions", t.evictions},
-        {"prompts_rated", t.prompts_rated}};
+    const std::pair<const char*, int64_t> counts[] = {{"requests", t.requests},
+                                                      {"whole", t.whole},
+                                                      {"hits", t.hits},
+                                                      {"host_hits", t.host_hits},
+                                                      {"cancels", t.cancels},
+                                                      {"preemptions", t.preemptions},
+                                                      {"failures", t.failures},
+                                                      {"forks", t.forks},
+                                                      {"evictions", t.evictions},
+                                                      {"prompts_rated", t.prompts_rated},
+                                                      {"copies_failed", t.copies_failed},
+                                                      {"copies_late", t.copies_late}};
     for (const auto& [name, count] : counts) {
         RecordProperty(name, std::to_string(count));
         fmt::print("{} {}\n", name, count);

@@ -8,6 +8,7 @@ namespace sparkinfer {
 namespace {
 
 constexpr size_t kRemembered = 1 << 16;  // hashes of what is gone
+constexpr size_t kStepsKept = 8;         // more than are ever queued at once
 
 }  // namespace
 
@@ -28,14 +29,14 @@ void PrefixCache::enlist(Place& place, std::list<Place*>& list) {
 void PrefixCache::set_device(Place& place, int32_t id) {
     forget(place);
     place.device = id;
+    place.written = now_;
     enlist(place, place.is_state ? device_states_ : device_pages_);
 }
 
 void PrefixCache::forget(Place& place) {
     if (place.list) place.list->erase(place.at);
     place.list = nullptr;
-    if (place.host) host_bytes_ -= bytes_of(place);
-    place.host.reset();
+    if (place.host) release_host(place);
     if (place.device >= 0) {
         if (place.is_state)
             states_.pool().release(place.device);
@@ -45,10 +46,74 @@ void PrefixCache::forget(Place& place) {
     place.device = -1;
 }
 
-void PrefixCache::move(std::span<const BlockMove> moves) {
-    if (moves.empty() || trouble_) return;
-    const Result<void> moved = mover_(moves);
-    if (!moved.ok()) trouble_ = moved.error();
+// Whether nothing reads or writes for that copy any more.
+bool PrefixCache::over(Ticket copied) const {
+    Result<bool> done = mover_.done(copied, false);
+    return !done.ok() || *done;
+}
+
+void PrefixCache::release_host(Place& place) {
+    host_bytes_ -= bytes_of(place);
+    if (!over(place.copied)) held_.push_back({place.copied, std::move(place.host)});
+    place.host.reset();
+    place.copied = {};
+    place.arriving = false;
+}
+
+void PrefixCache::release_arrived() {
+    std::erase_if(held_, [&](const Held& held) { return over(held.ticket); });
+}
+
+void PrefixCache::launched() {
+    steps_.emplace_back(now_++, mover_.newest());
+    if (steps_.size() > kStepsKept) steps_.pop_front();
+    release_arrived();
+}
+
+// What must have completed before it can be read on the device.
+Ticket PrefixCache::written_by(const Place& place) const {
+    if (steps_.empty() || place.written > steps_.back().first) return mover_.newest();
+    const int64_t back = steps_.back().first - place.written;  // steps
+    return back < int64_t(steps_.size()) ? steps_[steps_.size() - 1 - size_t(back)].second : Ticket{};
+}
+
+Ticket PrefixCache::bring_back(std::span<const BlockMove> moves) {
+    if (moves.empty() || trouble_) return {};
+    Result<Ticket> copied = mover_.in(moves);
+    if (copied.ok()) return *copied;
+    trouble_ = copied.error();
+    return {};
+}
+
+// Waits for what is on its way to the host. False: it will never be there.
+bool PrefixCache::arrived(Place& place) {
+    if (!place.arriving) return true;
+    if (!mover_.done(place.copied, true).ok()) return false;
+    place.arriving = false;
+    return true;
+}
+
+// What a match needs of the host and the host has not got.
+PrefixCache::Place* PrefixCache::find_lost(const Match& match) {
+    for (Node* node : match.path)
+        if (node->page.host && !arrived(node->page)) return &node->page;
+    if (match.length == 0) return nullptr;
+    Place& state = match.path.back()->state;
+    return state.host && !arrived(state) ? &state : nullptr;
+}
+
+// Waits for all that is on its way to the host; what does not arrive is given up.
+void PrefixCache::settle() {
+    for (bool lost = true; lost;) {
+        const auto found =
+            std::find_if(host_.begin(), host_.end(), [&](Place* place) { return !arrived(*place); });
+        lost = found != host_.end();
+        if (!lost) break;
+        ++evictions_;
+        give_up(**found);
+    }
+    for (const Held& held : held_) (void)mover_.done(held.ticket, true);
+    held_.clear();
 }
 
 // Not what the step that is being planned reads or writes, nor what is about to be restored.
@@ -84,34 +149,38 @@ bool PrefixCache::make_host_room(int64_t bytes) {
 
 // A copy in the host. REQUIRES: room for it. False: the machine has no memory left.
 bool PrefixCache::set_host(Place& place, std::span<const std::byte> bytes) {
-    HostBlock block = host_block_(bytes.size());
+    HostBlock block = mover_.host_block(bytes.size());
     if (!block) return false;
     std::copy(bytes.begin(), bytes.end(), block.get());
-    place_host(place, std::move(block));
+    place_host(place, std::move(block), {});
     return true;
 }
 
-void PrefixCache::place_host(Place& place, HostBlock block) {
+// `arrival`: of the copy that fills the block; none: it is filled.
+void PrefixCache::place_host(Place& place, HostBlock block, Ticket arrival) {
     forget(place);
     place.host = std::move(block);
+    place.copied = arrival;
+    place.arriving = arrival.id > 0;
     host_bytes_ += bytes_of(place);
     enlist(place, host_);
 }
 
-// REQUIRES: room in the host for all of them. False, and nothing changed: the machine has no memory left.
-bool PrefixCache::to_host(std::span<Place* const> places) {
-    std::vector<BlockMove> moves;
-    std::vector<HostBlock> blocks;
-    for (const Place* place : places) {
+// How many of them are on their way, the first ones: fewer than all where the machine has no memory left or a
+// copy cannot be made. REQUIRES: room in the host for all of them.
+int32_t PrefixCache::to_host(std::span<Place* const> places) {
+    int32_t moved = 0;
+    for (Place* place : places) {
         const std::span<std::byte> from = device_bytes(*place);
-        blocks.push_back(host_block_(from.size()));
-        if (!blocks.back()) return false;
-        moves.push_back({{blocks.back().get(), from.size()}, from});
+        HostBlock block = mover_.host_block(from.size());
+        if (!block) break;
+        Result<Ticket> copied = mover_.out({{block.get(), from.size()}, from}, written_by(*place));
+        if (!copied.ok()) break;
+        place_host(*place, std::move(block), *copied);
+        ++moved;
     }
-    move(moves);
-    for (size_t i = 0; i < places.size(); ++i) place_host(*places[i], std::move(blocks[i]));
-    evictions_ += int64_t(places.size());
-    return true;
+    evictions_ += moved;
+    return moved;
 }
 
 void PrefixCache::evict(std::list<Place*>& list, int32_t n) {
@@ -124,8 +193,8 @@ void PrefixCache::evict(std::list<Place*>& list, int32_t n) {
         if (make_host_room(count * each)) {
             victims = oldest(list, int32_t(count));
             if (victims.empty()) return;
-            if (to_host(victims)) {
-                n -= int32_t(victims.size());
+            if (const int32_t moved = to_host(victims); moved > 0) {
+                n -= moved;
                 continue;
             }
         }
@@ -179,7 +248,7 @@ bool PrefixCache::state_in_budget() {
                                     [&](const Place* place) { return may_move(*place); });
     if (found == device_states_.end()) return int32_t(device_states_.size()) < limits_.states;
     Place* const victim = *found;
-    if (moves && to_host(std::span(&victim, 1))) return true;
+    if (moves && to_host(std::span(&victim, 1)) == 1) return true;
     ++evictions_;
     give_up(*victim);
     return true;
@@ -248,6 +317,7 @@ void PrefixCache::drop_empty_roots() {
 void PrefixCache::clear() {
     for (auto& [salt, root] : roots_) forget_all(*root);
     roots_.clear();
+    settle();
     gone_.clear();
     gone_order_.clear();
     trouble_.reset();

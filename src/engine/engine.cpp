@@ -107,10 +107,10 @@ Result<std::unique_ptr<LiveEngine>> LiveEngine::make(std::unique_ptr<Checkpoint>
 void LiveEngine::make_cache(int32_t checkpoints) {
     CacheLimits limits{checkpoints, options_.host_cache_bytes, kPageTokens};
     if (options_.deterministic) limits.granule = options_.chunk;
-    cache_ = std::make_unique<PrefixCache>(
-        runner_->kv(), runner_->states(), limits,
-        [this](std::span<const BlockMove> moves) { return runner_->move_blocks(moves); },
-        [this](size_t bytes) { return runner_->host_block(bytes); });
+    cache_ = std::make_unique<PrefixCache>(runner_->kv(), runner_->states(), limits, *runner_);
+    // What a backend does at its first block of a size is done before the first request.
+    const int64_t state = runner_->states().bytes_each();
+    if (state > 0 && state <= limits.host_bytes) (void)runner_->host_block(size_t(state));
 }
 
 LiveEngine::~LiveEngine() {

@@ -20,13 +20,8 @@ int32_t common_prefix(std::span<const TokenId> a, std::span<const TokenId> b) {
 
 }  // namespace
 
-PrefixCache::PrefixCache(KvCache& kv, StatePool& states, const CacheLimits& limits, BlockMover mover,
-                         HostBlockMaker host_block)
-    : kv_(kv),
-      states_(states),
-      limits_(limits),
-      mover_(std::move(mover)),
-      host_block_(std::move(host_block)) {}
+PrefixCache::PrefixCache(KvCache& kv, StatePool& states, const CacheLimits& limits, BlockMover& mover)
+    : kv_(kv), states_(states), limits_(limits), mover_(mover) {}
 
 PrefixCache::~PrefixCache() { clear(); }
 
@@ -73,6 +68,16 @@ PrefixCache::Node* PrefixCache::tail_with_state(const Node& node, std::span<cons
 }
 
 PrefixCache::Match PrefixCache::find(const std::string& salt, std::span<const TokenId> tokens) {
+    for (;;) {
+        Match match = look_up(salt, tokens);
+        Place* const lost = find_lost(match);
+        if (!lost) return match;
+        ++evictions_;
+        give_up(*lost);
+    }
+}
+
+PrefixCache::Match PrefixCache::look_up(const std::string& salt, std::span<const TokenId> tokens) {
     Match match;
     const auto root = roots_.find(salt);
     if (root == roots_.end()) {
@@ -233,8 +238,12 @@ Snapshot PrefixCache::restore(const Match& match) {
             moves.push_back({to, {last.state.host.get(), to.size()}});
         }
     }
-    move(moves);
-    for (const auto& [place, page] : loaded) set_device(*place, page);
+    const Ticket copied = bring_back(moves);
+    for (const auto& [place, page] : loaded) {
+        place->copied = copied;
+        set_device(*place, page);
+    }
+    if (last.state.host) last.state.copied = copied;
     for (const Node* node : match.path) {
         kv_.share_page(node->page.device);
         point.pages.push_back(node->page.device);

@@ -4,7 +4,8 @@
 // ended), compared token by token. It holds a reference to the page, and maybe one to the recurrent state
 // behind its last token. A sequence can start behind any token of a node, or, with recurrent layers, only
 // where there is a state. What was used longest ago gives way: to host memory while that has room, then for
-// good. Nobody is more recently used than its parent, so that leaves go first.
+// good. Nobody is more recently used than its parent, so that leaves go first. Nothing waits for what is on
+// its way to the host but who wants to read it there; what does not arrive counts as not kept.
 #pragma once
 #include <deque>
 #include <functional>
@@ -16,11 +17,11 @@
 #include <unordered_set>
 #include <vector>
 
+#include "engine/block_mover.h"
 #include "engine/engine.h"
 #include "engine/kv_cache.h"
 #include "engine/sequence.h"
 #include "engine/state_pool.h"
-#include "ops/backend.h"
 
 namespace sparkinfer {
 
@@ -30,18 +31,10 @@ struct CacheLimits {
     int32_t granule = kPageTokens;  // sequences start at multiples of it only; a page: anywhere
 };
 
-// Copies between device and host, all done when it returns.
-struct BlockMove {
-    std::span<std::byte> to;
-    std::span<const std::byte> from;
-};
-using BlockMover = std::function<Result<void>(std::span<const BlockMove>)>;
-using HostBlockMaker = std::function<HostBlock(size_t bytes)>;
-
 class PrefixCache {
   public:
-    PrefixCache(KvCache& kv, StatePool& states, const CacheLimits& limits, BlockMover mover,
-                HostBlockMaker host_block = plain_host_block);
+    // `mover` outlives it.
+    PrefixCache(KvCache& kv, StatePool& states, const CacheLimits& limits, BlockMover& mover);
     ~PrefixCache();
     PrefixCache(const PrefixCache&) = delete;
     PrefixCache& operator=(const PrefixCache&) = delete;
@@ -57,7 +50,8 @@ class PrefixCache {
         bool from_host = false;
         Admission admission;  // what to tell of it
     };
-    // Valid until something is kept or gives way otherwise than by make_room(…, &match).
+    // Waits for what is on its way to the host, if it is needed. Valid until something is kept or gives way
+    // otherwise than by make_room(…, &match).
     Match find(const std::string& salt, std::span<const TokenId> tokens);
     // Whether so many pages are free, after others than those of `keep` have given way if need be. Nothing
     // gives way in vain.
@@ -75,10 +69,10 @@ class PrefixCache {
     std::optional<int32_t> take_state(int32_t promised);
 
     // What was inserted and restored since the last call is queued on the device: it may give way now.
-    void launched() { ++now_; }
+    void launched();
     // Forgets everything.
     void clear();
-    // The first failure of a copy. The device's: everything is to be given up.
+    // The first failure of a copy to the device: everything is to be given up.
     const std::optional<Error>& trouble() const { return trouble_; }
 
     void add_stats(EngineStats& stats) const;
@@ -98,11 +92,15 @@ class PrefixCache {
         bool is_state = false;
         int32_t device = -1;
         HostBlock host;
+        Ticket copied;                      // of the newest copy to or from `host`
+        bool arriving = false;              // it is on its way to `host`
+        int64_t written = 0;                // on the device, by the step planned then at the latest
         std::list<Place*>* list = nullptr;  // by use, oldest first
         std::list<Place*>::iterator at{};
         bool none() const { return device < 0 && !host; }
     };
 
+    Match look_up(const std::string& salt, std::span<const TokenId> tokens);
     Node* child(Node& parent, std::span<const TokenId> tokens);
     Node& make_child(Node& parent, std::span<const TokenId> tokens);
     void find_point(Match& match, Node& deepest, std::span<const TokenId> tokens, int32_t common);
@@ -117,14 +115,21 @@ class PrefixCache {
     void enlist(Place& place, std::list<Place*>& list);
     void set_device(Place& place, int32_t id);
     void forget(Place& place);
-    void move(std::span<const BlockMove> moves);
+    bool over(Ticket copied) const;
+    void release_host(Place& place);
+    void release_arrived();
+    Ticket written_by(const Place& place) const;
+    Ticket bring_back(std::span<const BlockMove> moves);
+    bool arrived(Place& place);
+    Place* find_lost(const Match& match);
+    void settle();
     bool may_move(const Place& place) const;
     bool frees(const Place& place) const;
     std::vector<Place*> oldest(const std::list<Place*>& list, int32_t n) const;
     bool make_host_room(int64_t bytes);
     bool set_host(Place& place, std::span<const std::byte> bytes);
-    void place_host(Place& place, HostBlock block);
-    bool to_host(std::span<Place* const> places);
+    void place_host(Place& place, HostBlock block, Ticket arrival);
+    int32_t to_host(std::span<Place* const> places);
     void evict(std::list<Place*>& list, int32_t n);
     bool state_in_budget();
     void give_up(Place& place);
@@ -140,12 +145,17 @@ class PrefixCache {
     KvCache& kv_;
     StatePool& states_;
     const CacheLimits limits_;
-    BlockMover mover_;
-    HostBlockMaker host_block_;
+    BlockMover& mover_;
     std::map<std::string, std::unique_ptr<Node>> roots_;
     std::list<Place*> device_pages_, device_states_, host_;  // oldest first
     int64_t host_bytes_ = 0;
     int64_t now_ = 1;
+    std::deque<std::pair<int64_t, Ticket>> steps_;  // the newest that were queued, by when they were planned
+    struct Held {
+        Ticket ticket;
+        HostBlock block;
+    };
+    std::deque<Held> held_;  // given up, but still read or written
     std::optional<Error> trouble_;
     // Hashes of what gave way for good, for telling why something was not found.
     std::unordered_set<uint64_t> gone_;

@@ -236,16 +236,15 @@ Result<Ticket> Runner::run_span(const StepImage& image, TapeKind kind, const std
 }
 
 Result<void> Runner::copy_page(const KvCache::Copy& copy) {
-    TRY(const Ticket ticket, backend_.copy(copy.to, copy.from, last_));
-    return wait(ticket);
+    TRY(last_, backend_.copy(copy.to, copy.from, last_));
+    return {};
 }
 
-Result<void> Runner::move_blocks(std::span<const BlockMove> moves) {
-    Ticket newest;
+Result<Ticket> Runner::in(std::span<const BlockMove> moves) {
     for (const BlockMove& move : moves) {
-        TRY(newest, backend_.copy(move.to, move.from, last_));
+        TRY(last_, backend_.copy(move.to, move.from, last_));
     }
-    return moves.empty() ? Result<void>() : wait(newest);
+    return last_;
 }
 
 Result<void> Runner::upload_mask(int32_t slot, std::span<const uint32_t> bits) {
@@ -268,8 +267,7 @@ Result<std::span<const T>> Runner::fetch(Ticket ticket, int64_t offset, int64_t 
     TRY_VOID(wait(ticket));
     if (results_.host) return std::span(reinterpret_cast<const T*>(from.data()), size_t(count));
     fetched_.resize(std::max(fetched_.size(), from.size()));
-    TRY(const Ticket copied, backend_.copy(std::span(fetched_.data(), from.size()), from, ticket));
-    TRY_VOID(wait(copied));
+    TRY_VOID(backend_.read(std::span(fetched_.data(), from.size()), from, ticket));
     return std::span(reinterpret_cast<const T*>(fetched_.data()), size_t(count));
 }
 

@@ -8,9 +8,9 @@
 #include <map>
 #include <memory>
 
+#include "engine/block_mover.h"
 #include "engine/engine.h"
 #include "engine/kv_cache.h"
-#include "engine/prefix_cache.h"
 #include "engine/state_pool.h"
 #include "engine/step_image.h"
 #include "engine/weights.h"
@@ -43,7 +43,7 @@ struct TapeKind {
     int32_t lane = 0;
 };
 
-class Runner {
+class Runner final : public BlockMover {
   public:
     // Errors: memory that does not fit (with the numbers), the backend's.
     static Result<std::unique_ptr<Runner>> make(const Model& model, Backend& backend, ByteSource& source,
@@ -57,7 +57,6 @@ class Runner {
     const RunnerPlan& plan() const { return plan_; }
     const ModelShape& shape() const { return model_.shape(); }
     const BackendInfo& backend() const { return backend_.info(); }
-    HostBlock host_block(size_t bytes) { return backend_.host_block(bytes); }
     int32_t tapes() const { return int32_t(tapes_.size()); }
 
     // Rows that a step of `rows` rows is recorded at.
@@ -70,10 +69,15 @@ class Runner {
     Result<Ticket> run(const StepImage& image, TapeKind kind, const std::vector<int32_t>& outputs) {
         return run_span(image, kind, &outputs);
     }
-    // Copies a page. The next step waits for it.
+    // Queues the copy of a page: what is queued behind it finds it there.
     Result<void> copy_page(const KvCache::Copy& copy);
-    // The same for blocks between device and host, all at once.
-    Result<void> move_blocks(std::span<const BlockMove> moves);
+    Result<Ticket> out(const BlockMove& move, Ticket after) override {
+        return backend_.copy_out(move.to, move.from, after);
+    }
+    Result<Ticket> in(std::span<const BlockMove> moves) override;
+    Ticket newest() const override { return last_; }
+    Result<bool> done(Ticket ticket, bool wait) override { return backend_.done(ticket, wait); }
+    HostBlock host_block(size_t bytes) override { return backend_.host_block(bytes); }
     Result<void> upload_mask(int32_t slot, std::span<const uint32_t> bits);
 
     // What a step has left, after waiting for it.
@@ -122,7 +126,7 @@ class Runner {
     };
     std::vector<Buffer> ring_;
     size_t ring_next_ = 0;
-    Ticket last_;                     // of the newest step
+    Ticket last_;                     // of the newest step, or copy in order with the steps
     std::vector<std::byte> fetched_;  // results as copied to the host
 };
 

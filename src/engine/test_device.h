@@ -4,6 +4,9 @@
 // A row's value is a hash of its token, of every KV entry before it, of the recurrent state and of the slot's
 // history. So a page, state, row or record that is not what it should be changes all that follows. What a
 // request should say is computed from its own tokens alone (hash_answer).
+//
+// Copies out run as early or as late as they may, are seen to be done later still, and some fail: what should
+// have come is poison then.
 #pragma once
 #include <cstring>
 #include <deque>
@@ -132,15 +135,47 @@ class HashDevice final : public Backend {
         return later([this, id = compiled.id, step] { run(tapes_[size_t(id)], step); });
     }
     Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket) override {
-        return later([to, from] {
+        const bool block = blocks_->contains(from.data());
+        return later([this, to, from, block] {
+            EXPECT_TRUE(!block || blocks_->contains(from.data())) << "a block has gone before it was read";
             if (!to.empty()) memmove(to.data(), from.data(), to.size());
         });
     }
+    Result<Ticket> copy_out(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) override {
+        const int fate = copy_failures > 0 ? int(random() % uint32_t(copy_failures)) : -1;
+        copies_failed += fate == 0 || fate == 1;
+        if (fate == 0) return internal_error("a copy cannot be queued in a test");
+        outs_.push_back({to, from, after.id, queued_, fate == 1});
+        if (!lazy_ || random() % 2) run_outs_after(finished_);
+        return Ticket{int64_t(outs_.size()), 1};
+    }
+    Result<void> read(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) override {
+        TRY([[maybe_unused]] const bool there, done(after, true));
+        memmove(to.data(), from.data(), to.size());
+        return {};
+    }
+    HostBlock host_block(size_t bytes) override {
+        auto* block = new std::byte[bytes];
+        memset(block, 0xee, bytes);
+        blocks_->insert(block);
+        return HostBlock(block, [blocks = blocks_](std::byte* b) {
+            blocks->erase(b);
+            delete[] b;
+        });
+    }
     Result<bool> done(Ticket ticket, bool wait) override {
+        if (ticket.queue == 1) return out_done(ticket.id, wait);
+        if (unheard_) {
+            drop_all();
+            return *std::exchange(unheard_, std::nullopt);
+        }
         while (wait && finished_ < ticket.id) TRY_VOID(run_one());
         return finished_ >= ticket.id;
     }
 
+    std::minstd_rand random;  // when copies out run, are seen to be done, and fail
+    int copy_failures = 0;    // of so many two fail; 0: none
+    int64_t copies_failed = 0, copies_late = 0;
     int64_t fail_at = -1;          // the n-th piece of work from now fails
     int64_t fail_allocation = -1;  // the n-th allocation fails
     double clock = 0;              // s; work takes time
@@ -153,19 +188,68 @@ class HashDevice final : public Backend {
         if (!lazy_) TRY_VOID(run_one());
         return Ticket{queued_};
     }
+    // A copy out of what the work up to `after` has left; the work behind `before` waits for it.
+    struct Out {
+        std::span<std::byte> to;
+        std::span<const std::byte> from;
+        int64_t after, before;
+        bool fails;
+        bool ran = false, seen = false;
+    };
+    void run_out(Out& out) {
+        if (out.ran) return;
+        CHECK(out.after <= finished_, "a copy of what is not there yet");
+        EXPECT_TRUE(blocks_->contains(out.to.data())) << "a block has gone before it was written";
+        if (!out.fails) memcpy(out.to.data(), out.from.data(), out.to.size());
+        copies_late += finished_ > out.after;
+        out.ran = true;
+    }
+    void run_outs_before(int64_t work) {
+        for (; outs_open_ < outs_.size() && outs_[outs_open_].before < work; ++outs_open_)
+            run_out(outs_[outs_open_]);
+    }
+    void run_outs_after(int64_t work) {
+        for (size_t i = outs_open_; i < outs_.size() && outs_[i].after <= work; ++i) run_out(outs_[i]);
+    }
+    Result<bool> out_done(int64_t id, bool wait) {
+        if (unheard_) return *unheard_;  // a device that has failed does nothing more
+        const size_t at = size_t(id) - 1;
+        for (size_t i = outs_open_; wait && i <= at; ++i) {
+            while (finished_ < outs_[i].after) {
+                const Result<void> ran = run_one();
+                if (ran.ok()) continue;
+                unheard_ = ran.error();  // who waits for a step must hear of it
+                return *unheard_;
+            }
+            run_out(outs_[i]);
+        }
+        Out& out = outs_[at];
+        out.seen = out.seen || wait || (out.ran && random() % 3 == 0);
+        if (out.seen && out.fails) return internal_error("a copy has failed in a test");
+        return out.seen;
+    }
+    // Nothing of what is queued happens.
+    void drop_all() {
+        queue_.clear();
+        finished_ = queued_;
+        for (; outs_open_ < outs_.size(); ++outs_open_) {
+            Out& out = outs_[outs_open_];
+            if (!out.ran) out.ran = out.fails = true;
+        }
+    }
     Result<void> run_one() {
+        run_outs_before(finished_ + 1);
         const std::function<void()> work = std::move(queue_.front());
         queue_.pop_front();
         ++finished_;
         const bool fails = fail_at == 0;
         if (fail_at >= 0) --fail_at;
         if (fails) {
-            // Nothing of what was queued behind it happens either.
-            queue_.clear();
-            finished_ = queued_;
+            drop_all();
             return internal_error("the device has failed in a test");
         }
         work();
+        if (random() % 2) run_outs_after(finished_);
         return {};
     }
 
@@ -306,6 +390,10 @@ class HashDevice final : public Backend {
     std::deque<Tape> tapes_;
     std::deque<std::function<void()>> queue_;
     int64_t queued_ = 0, finished_ = 0, allocations_ = 0;
+    std::vector<Out> outs_;
+    size_t outs_open_ = 0;          // those before it have run
+    std::optional<Error> unheard_;  // of a step
+    std::shared_ptr<std::set<const std::byte*>> blocks_ = std::make_shared<std::set<const std::byte*>>();
 };
 
 // What a request says, and the log-probabilities of its prompt.

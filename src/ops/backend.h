@@ -1,7 +1,7 @@
 // backend.h — a machine that executes tapes. No virtual function is per op; one backend per device.
 //
-// Threads: one engine thread calls everything here. Work is asynchronous and runs in order: execute() and
-// copy() return at once with a ticket, done() tells.
+// Threads: one engine thread calls everything here. Work is asynchronous: execute(), copy() and copy_out()
+// return at once with a ticket, done() tells. Steps and copies run in order, copies out beside them.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -62,7 +62,8 @@ struct Compiled {
     int32_t id = -1;
 };
 struct Ticket {
-    int64_t id = 0;  // tickets complete in ascending order within their queue
+    int64_t id = 0;     // tickets complete in ascending order within their queue; 0: nothing, complete
+    int32_t queue = 0;  // 0: steps and copies
 };
 
 // One kernel of a compiled tape, for people to read.
@@ -121,6 +122,13 @@ class Backend {
     virtual Result<Ticket> execute(const Compiled& compiled, std::span<const std::byte> step) = 0;
     // Copies between this backend's memory and the host's, or within it, after `after` has completed.
     virtual Result<Ticket> copy(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) = 0;
+    // Copies a block to the host once `after` has completed, beside the steps; what is queued later waits for
+    // it and may write `from`. An error, of this or of done(), means that the block is not there.
+    virtual Result<Ticket> copy_out(std::span<std::byte> to, std::span<const std::byte> from, Ticket after) {
+        return copy(to, from, after);
+    }
+    // What the work up to `after` has left: there when it returns, without waiting for what is queued behind.
+    virtual Result<void> read(std::span<std::byte> to, std::span<const std::byte> from, Ticket after);
     // Host memory that copies of this backend reach fastest, not initialised; null: none is left. It may
     // outlive the backend.
     virtual HostBlock host_block(size_t bytes) { return plain_host_block(bytes); }

@@ -15,6 +15,21 @@ namespace {
 constexpr uint64_t kIdentity = 7;
 constexpr size_t kHeaderBytes = 56, kNodeBytes = 32;
 
+// The pools' memory is the host's.
+struct PlainMover final : BlockMover {
+    Result<Ticket> out(const BlockMove& move, Ticket) override { return in({&move, 1}); }
+    Result<Ticket> in(std::span<const BlockMove> moves) override {
+        for (const BlockMove& m : moves) {
+            CHECK(m.to.size() == m.from.size(), "{} bytes to {}", m.from.size(), m.to.size());
+            std::memcpy(m.to.data(), m.from.data(), m.to.size());
+        }
+        return Ticket{};
+    }
+    Ticket newest() const override { return {}; }
+    Result<bool> done(Ticket, bool) override { return true; }
+    HostBlock host_block(size_t bytes) override { return plain_host_block(bytes); }
+};
+
 // Pools of a model with one small attention layer and one small recurrent one. All memory is the pools' own.
 struct Pools {
     static constexpr int32_t kPages = 3, kStates = 2;
@@ -25,17 +40,11 @@ struct Pools {
     KvCache kv{kv_layers, DType::f32, {page_memory.data(), int64_t(page_memory.size()), true}, kPages};
     StatePool states{
         state_layers, DType::f32, {state_memory.data(), int64_t(state_memory.size()), true}, kStates};
-    PrefixCache cache{kv, states, {.states = 1, .host_bytes = int64_t(4) * int64_t(page_bytes())}, move};
+    PlainMover mover;
+    PrefixCache cache{kv, states, {.states = 1, .host_bytes = int64_t(4) * int64_t(page_bytes())}, mover};
 
     size_t page_bytes() const { return size_t(KvCache::page_bytes(kv_layers, DType::f32)); }
     size_t state_bytes() const { return size_t(StatePool::slot_bytes(state_layers, DType::f32)); }
-    static Result<void> move(std::span<const BlockMove> moves) {
-        for (const BlockMove& m : moves) {
-            CHECK(m.to.size() == m.from.size(), "{} bytes to {}", m.from.size(), m.to.size());
-            std::memcpy(m.to.data(), m.from.data(), m.to.size());
-        }
-        return {};
-    }
 };
 
 void load(const std::string& path, Pools& pools) {
