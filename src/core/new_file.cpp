@@ -15,6 +15,7 @@ namespace sparkinfer {
 namespace {
 
 constexpr size_t kBufferBytes = size_t(1) << 20;
+constexpr int kLeftOvers = 1000;
 
 Error disk_error(const std::string& path, const char* what, int code) {
     const std::string reason = std::generic_category().message(code);
@@ -25,7 +26,7 @@ Error disk_error(const std::string& path, const char* what, int code) {
 
 }  // namespace
 
-Result<NewFile> NewFile::create(const std::string& path) {
+Result<NewFile> NewFile::create(const std::string& path, unsigned mode) {
     if (path.empty()) return usage_error("the name of the file to write is empty, expected a path");
     struct stat there = {};
     if (::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode))
@@ -34,8 +35,13 @@ Result<NewFile> NewFile::create(const std::string& path) {
     const std::filesystem::path real = std::filesystem::canonical(path, none);
     NewFile file;
     file.path_ = none ? path : real.string();
-    file.temporary_ = fmt::format("{}.{}.tmp", file.path_, ::getpid());
-    file.fd_ = ::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    // A process of the same number may have left one when it was killed.
+    for (int left = 0; file.fd_ < 0 && left < kLeftOvers; ++left) {
+        file.temporary_ = left == 0 ? fmt::format("{}.{}.tmp", file.path_, ::getpid())
+                                    : fmt::format("{}.{}-{}.tmp", file.path_, ::getpid(), left);
+        file.fd_ = ::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+        if (file.fd_ < 0 && errno != EEXIST) break;
+    }
     if (file.fd_ < 0) return disk_error(path, "create the file", errno);
     file.unfinished_ = std::make_unique<UnfinishedFile>(file.temporary_);
     return file;
@@ -104,6 +110,19 @@ Result<void> NewFile::commit() {
         ::unlink(temporary_.c_str());
         return disk_error(path_, "finish the file", code);
     }
+    return {};
+}
+
+Result<void> NewFile::commit_to_disk() {
+    TRY_VOID(flush());
+    if (::fsync(fd_) != 0) return disk_error(path_, "write the file", errno);
+    TRY_VOID(commit());
+    // The name is on the disk when its folder is.
+    const auto folder = std::filesystem::path(path_).parent_path();
+    const int fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return {};
+    ::fsync(fd);
+    ::close(fd);
     return {};
 }
 

@@ -17,7 +17,8 @@ class NewFile {
   public:
     // Errors: `path` is a directory, pipe or device; its directory is missing or cannot be written. What a
     // link names is replaced, not the link.
-    static Result<NewFile> create(const std::string& path);
+    // `mode`: of the new file, but for what the process's mask takes away.
+    static Result<NewFile> create(const std::string& path, unsigned mode = 0666);
     NewFile(NewFile&& other) noexcept;
     NewFile& operator=(NewFile&&) = delete;
     ~NewFile();
@@ -32,6 +33,8 @@ class NewFile {
     }
     // Everything that was written, under the final name; one that was there is replaced.
     Result<void> commit();
+    // The same; file and name are on the disk when it returns, so that no loss of power takes them away.
+    Result<void> commit_to_disk();
     uint64_t written() const { return written_; }  // bytes
 
   private:

@@ -1,14 +1,9 @@
 #include "engine/cache_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
 
 #include "core/file.h"
-#include "core/unfinished.h"
+#include "core/new_file.h"
 #include "engine/request_check.h"
 
 namespace sparkinfer {
@@ -38,60 +33,6 @@ template <class T>
 std::span<const std::byte> bytes_of(const T& value) {
     return std::as_bytes(std::span(&value, 1));
 }
-
-// A new file beside `path`, gone again unless finish() has put it there.
-class NewFile {
-  public:
-    static Result<NewFile> create(const std::string& path) {
-        NewFile file(path);
-        file.fd_ = mkostemp(file.temporary_.data(), O_CLOEXEC);
-        if (file.fd_ < 0) return out_of_resources("cannot write beside {}: {}", path, strerror(errno));
-        file.unfinished_ = std::make_unique<UnfinishedFile>(file.temporary_);
-        return file;
-    }
-    NewFile(NewFile&& other) noexcept
-        : path_(std::move(other.path_)),
-          temporary_(std::move(other.temporary_)),
-          unfinished_(std::move(other.unfinished_)),
-          fd_(std::exchange(other.fd_, -1)) {}
-    ~NewFile() {
-        if (fd_ < 0) return;
-        close(fd_);
-        unlink(temporary_.c_str());
-    }
-    Result<void> write(std::span<const std::byte> bytes) {
-        while (!bytes.empty()) {
-            const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
-            if (n < 0 && errno == EINTR) continue;
-            if (n < 0) return out_of_resources("cannot write {}: {}", path_, strerror(errno));
-            bytes = bytes.subspan(size_t(n));
-        }
-        return {};
-    }
-    Result<void> finish() {
-        const bool synced = fsync(fd_) == 0;
-        const int closed = close(std::exchange(fd_, -1));
-        if (!synced || closed != 0 || rename(temporary_.c_str(), path_.c_str()) != 0) {
-            const int error = errno;
-            unlink(temporary_.c_str());
-            return out_of_resources("cannot write {}: {}", path_, strerror(error));
-        }
-        // The name is on the disk when its folder is.
-        const auto folder = std::filesystem::path(path_).parent_path();
-        const int fd = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (fd >= 0) {
-            fsync(fd);
-            close(fd);
-        }
-        return {};
-    }
-
-  private:
-    explicit NewFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".XXXXXX") {}
-    std::string path_, temporary_;
-    std::unique_ptr<UnfinishedFile> unfinished_;
-    int fd_ = -1;
-};
 
 }  // namespace
 
@@ -123,7 +64,7 @@ Result<void> CacheFile::save(PrefixCache& cache, uint64_t identity, const std::s
         nodes.push_back(&node);
         salts.push_back(&salt);
     });
-    TRY(NewFile file, NewFile::create(path));
+    TRY(NewFile file, NewFile::create(path, 0600));  // it says what was asked
     FileHeader header{
         {}, kVersion, 0, identity, cache.kv_.bytes_each(), cache.states_.bytes_each(), int64_t(nodes.size()),
         0};
@@ -161,7 +102,7 @@ Result<void> CacheFile::save(PrefixCache& cache, uint64_t identity, const std::s
         TRY_VOID(file.write(bytes_of(record)));
         for (const auto& part : parts) TRY_VOID(file.write(part));
     }
-    return file.finish();
+    return file.commit_to_disk();
 }
 
 struct CacheFile::Entry {
