@@ -49,6 +49,7 @@ class Server final : public HttpServer, public HttpHost {
             rules.keys = std::move(keys);
         });
     }
+    Result<void> reload_tls() override { return net_->reload_tls(); }
     void set_state(ServerState state) override {
         change([&](GateRules& rules) { rules.state = state; });
         if (state == ServerState::draining) for_each([](HttpConnection& c) { c.finish(); });

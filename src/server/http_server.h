@@ -45,6 +45,8 @@ class HttpServer {
 
     virtual void set_routes(std::vector<Route> routes) = 0;
     virtual void set_keys(KeyRing keys) = 0;
+    // Certificate and key as their files are now, for connections to come; nothing changes on an error.
+    virtual Result<void> reload_tls() = 0;
     // loading, as at the beginning, and draining: routes that are not light answer 503. Draining also closes
     // every connection after its request in progress, at once where there is none.
     virtual void set_state(ServerState state) = 0;

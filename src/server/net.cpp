@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -40,17 +41,20 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // after an accep
 // What outlives every stream: streams hold it, so that one that is dropped late finds its queue.
 struct Loop {
     asio::io_context io;
-    std::optional<asio::ssl::context> tls;
+    std::optional<TlsFiles> tls_files;  // none: TLS is not spoken
+    std::atomic<std::shared_ptr<asio::ssl::context>> tls;
 };
 
 class SocketStream final : public ByteStream {
   public:
-    SocketStream(std::shared_ptr<Loop> loop, Socket socket, std::string peer, bool tls)
+    SocketStream(std::shared_ptr<Loop> loop, Socket socket, std::string peer,
+                 std::shared_ptr<asio::ssl::context> tls)
         : loop_(std::move(loop)),
           socket_(std::move(socket)),
+          context_(std::move(tls)),
           timer_(socket_.get_executor()),
           peer_(std::move(peer)) {
-        if (tls) tls_.emplace(socket_, *loop_->tls);
+        if (context_) tls_.emplace(socket_, *context_);
     }
 
     void post(Work work) override { asio::post(socket_.get_executor(), std::move(work)); }
@@ -95,6 +99,7 @@ class SocketStream final : public ByteStream {
   private:
     std::shared_ptr<Loop> loop_;
     Socket socket_;
+    std::shared_ptr<asio::ssl::context> context_;
     std::optional<Tls> tls_;
     Timer timer_;
     std::string peer_;
@@ -179,7 +184,7 @@ class Listener : public std::enable_shared_from_this<Listener<Protocol>> {
         socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), error);
         constexpr bool kTcp = std::is_same_v<Protocol, asio::ip::tcp>;
         accepted_(std::make_unique<SocketStream>(loop_, Socket(std::move(socket)), std::move(peer),
-                                                 kTcp && loop_->tls.has_value()));
+                                                 kTcp ? loop_->tls.load() : nullptr));
     }
 
     std::shared_ptr<Loop> loop_;
@@ -219,6 +224,7 @@ class AsioNet final : public Net, public std::enable_shared_from_this<AsioNet> {
         return endpoint.unix_path.empty() ? listen_tcp(endpoint, accepted)
                                           : listen_unix(endpoint.unix_path, std::move(accepted));
     }
+    Result<void> reload_tls() override;
     void stop_listening() override {
         for (const auto& close : std::exchange(close_listeners_, {})) close();
         for (const std::string& path : std::exchange(unix_paths_, {})) ::unlink(path.c_str());
@@ -280,7 +286,7 @@ class AsioNet final : public Net, public std::enable_shared_from_this<AsioNet> {
             }
             port = listener->local().port();  // the same free one for all addresses of a name
             reached.push_back(
-                fmt::format("{}://{}:{}", loop_->tls ? "https" : "http", url_host(at.address()), port));
+                fmt::format("{}://{}:{}", loop_->tls_files ? "https" : "http", url_host(at.address()), port));
             start(listener);
         }
         if (reached.empty()) return *failed;
@@ -336,6 +342,19 @@ Result<void> load_tls(asio::ssl::context& context, const TlsFiles& files) {
     return {};
 }
 
+Result<std::shared_ptr<asio::ssl::context>> read_tls(const TlsFiles& files) {
+    auto context = std::make_shared<asio::ssl::context>(asio::ssl::context::tls_server);
+    TRY_VOID(load_tls(*context, files));
+    return context;
+}
+
+Result<void> AsioNet::reload_tls() {
+    if (!loop_->tls_files) return {};
+    TRY(auto context, read_tls(*loop_->tls_files));
+    loop_->tls = std::move(context);
+    return {};
+}
+
 }  // namespace
 
 bool is_loopback(const std::string& host) {
@@ -347,9 +366,10 @@ bool is_loopback(const std::string& host) {
 
 Result<std::shared_ptr<Net>> Net::create(int threads, const std::optional<TlsFiles>& tls) {
     auto loop = std::make_shared<Loop>();
+    loop->tls_files = tls;
     if (tls) {
-        loop->tls.emplace(asio::ssl::context::tls_server);
-        TRY_VOID(load_tls(*loop->tls, *tls));
+        TRY(auto context, read_tls(*tls));
+        loop->tls = std::move(context);
     }
     auto net = std::make_shared<AsioNet>(std::move(loop));
     net->run(threads);

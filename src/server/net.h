@@ -39,6 +39,8 @@ class Net {
     // not spoken on a unix socket. `accepted` is called on an I/O thread. Errors: a port in use, a name
     // without an address, a path that is something else than a socket.
     virtual Result<std::vector<std::string>> listen(const Endpoint& endpoint, Accepted accepted) = 0;
+    // Reads the files of create() again, for connections to come; nothing changes on an error.
+    virtual Result<void> reload_tls() = 0;
     // Takes no further connections.
     virtual void stop_listening() = 0;
     // Returns when the threads have ended, which they do when every connection is closed.
