@@ -82,6 +82,23 @@ TEST(ServeFields, AreOfTheRequestsThatWentWell) {
     EXPECT_FALSE(row.contains("turns"));
 }
 
+// Risk: prompts, or clients that wait, count as decoding.
+TEST(ServeFields, DecodeRateIsOfFullBatches) {
+    LoadRun run{"2 clients", 2, 0, 4, 5, {}};
+    // One answer with a token each 0.1 s from 1 s on; one from 1.2 s to 1.6 s whose pieces hold two tokens.
+    run.results.push_back({.first_s = 1, .end_s = 2, .gaps_s = std::vector<double>(10, 0.1)});
+    run.results.back().completion_tokens = 11;
+    run.results.push_back({.first_s = 1.2, .end_s = 1.6, .gaps_s = {0.2, 0.2}});
+    run.results.back().completion_tokens = 5;
+    const auto rate = [&] { return serve_fields(run).at("batch_decode_tokens_per_s").as_double(); };
+    // Both write for 0.4 s: four tokens of one and four of the other.
+    EXPECT_NEAR(rate(), 20, 2.6);
+    run.clients = 3;
+    EXPECT_EQ(rate(), 0);
+    run.clients = 1;
+    EXPECT_NEAR(rate(), 14, 1e-6);
+}
+
 TEST(ReplayedSession, OnlyAppends) {
     // Risk: a replay that changes the prompt's beginning measures a cache that no agent meets.
     SessionTrace trace(3);

@@ -15,6 +15,36 @@ JsonObject quantiles(const std::vector<double>& samples) {
     return out;
 }
 
+// Tokens per second while `clients` answers are being written at once, none of which waits for its first
+// token: what a batch of as many sequences decodes, without their prompts. 0: it never came to that.
+double batch_decode_rate(std::span<const LoadResult> results, int64_t clients) {
+    struct Moment {
+        double at_s;
+        int32_t writing;  // change of the answers being written
+        double tokens;
+    };
+    std::vector<Moment> moments;
+    for (const LoadResult& r : results) {
+        if (!r.ok() || r.gaps_s.empty()) continue;
+        // A piece may hold several tokens.
+        const double tokens = double(r.completion_tokens - 1) / double(r.gaps_s.size());
+        double at = r.first_s;
+        moments.push_back({at, 1, 0});
+        for (const double gap : r.gaps_s) moments.push_back({at += gap, 0, tokens});
+        moments.push_back({at, -1, 0});
+    }
+    std::stable_sort(moments.begin(), moments.end(),
+                     [](const Moment& a, const Moment& b) { return a.at_s < b.at_s; });
+    double tokens = 0, seconds = 0, before = 0;
+    int64_t writing = 0;
+    for (const Moment& m : moments) {
+        if (writing >= clients) tokens += m.tokens, seconds += m.at_s - before;
+        writing += m.writing;
+        before = m.at_s;
+    }
+    return clients > 0 && seconds > 0 ? tokens / seconds : 0;
+}
+
 struct Totals {
     int64_t ok = 0, prompt = 0, cached = 0, completion = 0;
     double begin_s = 0, end_s = 0;
@@ -73,12 +103,13 @@ std::string cells(const std::vector<double>& samples) {
     return out;
 }
 
-std::string markdown_row(const std::string& load, std::span<const LoadResult> results) {
+std::string markdown_row(const std::string& load, std::span<const LoadResult> results, int64_t clients) {
     const Totals t = totals_of(results);
-    return fmt::format("| {:>16} | {:>8} | {:>6} | {:>8} | {:>5.1f} % | {:>23} | {:>23} | {:>20} |\n", load,
-                       results.size(), int64_t(results.size()) - t.ok,
-                       cell(double(t.completion) / t.seconds()), t.cached_share() * 100, cells(t.ttft_ms),
-                       cells(t.itl_ms), cells(t.e2e_s));
+    const double decode = batch_decode_rate(results, clients);
+    return fmt::format("| {:>16} | {:>8} | {:>6} | {:>8} | {:>8} | {:>5.1f} % | {:>23} | {:>23} | {:>20} |\n",
+                       load, results.size(), int64_t(results.size()) - t.ok,
+                       cell(double(t.completion) / t.seconds()), decode > 0 ? cell(decode) : "–",
+                       t.cached_share() * 100, cells(t.ttft_ms), cells(t.itl_ms), cells(t.e2e_s));
 }
 
 // The results of each turn of the sessions, in order.
@@ -108,6 +139,7 @@ JsonObject serve_fields(const LoadRun& run) {
     row["prompt"] = run.prompt;
     row["generate"] = run.generate;
     for (auto& [key, value] : fields_of(run.results)) row[key] = std::move(value);
+    if (run.clients) row["batch_decode_tokens_per_s"] = batch_decode_rate(run.results, run.clients);
     JsonObject errors;
     for (const LoadResult& r : run.results)
         if (!r.ok()) errors[r.error] = errors.contains(r.error) ? errors[r.error].as_int64() + 1 : 1;
@@ -124,19 +156,19 @@ std::string serve_head(BenchFormat format) {
     if (format == BenchFormat::json) return "[\n";
     if (format != BenchFormat::md) return "";
     return fmt::format(
-        "| {:>16} | requests | failed | {:>8} | {:>7} | {:>23} | {:>23} | {:>20} |\n"
-        "|{:->17}:|---------:|-------:|{:->9}:|{:->8}:|{:->24}:|{:->24}:|{:->21}:|\n",
-        "load", "tok/s", "cached", "TTFT ms p50/p90/p99", "ITL ms p50/p90/p99", "E2E s p50/p90/p99", "", "",
-        "", "", "", "");
+        "| {:>16} | requests | failed | {:>8} | {:>8} | {:>7} | {:>23} | {:>23} | {:>20} |\n"
+        "|{:->17}:|---------:|-------:|{:->9}:|{:->9}:|{:->8}:|{:->24}:|{:->24}:|{:->21}:|\n",
+        "load", "tok/s", "decode", "cached", "TTFT ms p50/p90/p99", "ITL ms p50/p90/p99", "E2E s p50/p90/p99",
+        "", "", "", "", "", "", "");
 }
 
 std::string serve_row(const LoadRun& run, BenchFormat format, bool first) {
     if (format == BenchFormat::json) return (first ? "" : ",\n") + to_json(serve_fields(run));
     if (format == BenchFormat::jsonl) return to_json(serve_fields(run)) + "\n";
-    std::string text = markdown_row(run.load, run.results);
+    std::string text = markdown_row(run.load, run.results, run.clients);
     const auto turns = by_turn(run.results);
     for (size_t i = 0; turns.size() > 1 && i < turns.size(); ++i)
-        text += markdown_row(fmt::format("turn {}", i + 1), turns[i]);
+        text += markdown_row(fmt::format("turn {}", i + 1), turns[i], 0);
     return text;
 }
 

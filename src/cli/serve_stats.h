@@ -24,7 +24,8 @@ struct LoadRun {
 };
 
 // Rows of `sparkinfer bench serve`. Times run from when a request was due, over the requests that went well;
-// tokens per second from when the first was due to the end of the last.
+// tokens per second from when the first was due to the end of the last; "decode" (batch_decode_tokens_per_s)
+// while as many answers as clients are being written at once, which is what `bench -np CLIENTS` measures.
 std::string serve_head(BenchFormat format);
 std::string serve_row(const LoadRun& run, BenchFormat format, bool first);
 std::string serve_foot(BenchFormat format);
