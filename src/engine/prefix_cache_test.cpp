@@ -334,6 +334,26 @@ TEST(Steps, MixedStepsTakeFiftyMilliseconds) {
     EXPECT_LT(mixed, 100);
 }
 
+// Risk: a prompt that nobody waits beside is cut into pieces of the time that is meant for those who do.
+TEST(Steps, APromptAloneIsNotCut) {
+    for (int32_t rows : {3000, 4000}) {
+        Timed t({.context = 4096, .slots = 4, .chunk = 3072});
+        Request talk, book;
+        talk.prompt.assign(200, TokenId(1));
+        talk.max_tokens = 5;
+        book.prompt.assign(size_t(rows), TokenId(2));
+        book.max_tokens = 1;
+        // What a mixed step takes is known by now.
+        t.engine->submit(talk).value();
+        t.engine->submit(talk).value();
+        while (!t.engine->idle()) ASSERT_TRUE(t.engine->step().ok());
+        const int64_t before = t.engine->stats().steps;
+        t.engine->submit(book).value();
+        while (!t.engine->idle()) ASSERT_TRUE(t.engine->step().ok());
+        EXPECT_EQ(t.engine->stats().steps - before, rows == 3000 ? 1 : 2) << rows;
+    }
+}
+
 // Risk: a short prompt waits for a long one, or the long one for ever for short ones.
 TEST(Steps, ShortPromptsPassLongOnes) {
     Timed t({.context = 4096, .slots = 3, .chunk = 128});

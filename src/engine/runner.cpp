@@ -1,11 +1,13 @@
 #include "engine/runner.h"
 
 #include <algorithm>
+#include <set>
 
 namespace sparkinfer {
 namespace {
 
 constexpr int32_t kClasses[] = {1, 4, 8, 16, 32, 64};
+constexpr int32_t kShortPrompt = 512;  // rows
 constexpr int64_t align_64_bytes(int64_t n) { return (n + 63) / 64 * 64; }
 
 int64_t mask_words(const ModelShape& shape) { return (int64_t(shape.vocab) + 31) / 32; }
@@ -134,9 +136,18 @@ std::vector<Runner::Bucket> Runner::everyday() const {
     return buckets;
 }
 
-// Compiles them, so that the first request does not pay for it.
+// Compiles them, and those of a short and of the longest piece of a prompt, whose kernels most others share:
+// so the first requests do not pay for it.
 Result<void> Runner::prepare() {
-    for (const auto& [rows, kind] : everyday()) {
+    std::vector<Bucket> buckets = everyday();
+    const int32_t chunk = plan_.rows - plan_.slots;
+    for (int32_t rows : std::set<int32_t>{std::min(kShortPrompt, chunk), chunk}) {
+        if (rows <= kClasses[5]) continue;
+        buckets.push_back({row_class(rows), {}});
+        for (int32_t lane = 0; lane < plan_.lanes / 2; ++lane)
+            buckets.push_back({row_class(rows), {TapePart::whole, OutputKind::select, lane}});
+    }
+    for (const auto& [rows, kind] : buckets) {
         TRY([[maybe_unused]] const Compiled* tape, compiled(rows, kind));
     }
     return {};
