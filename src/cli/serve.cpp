@@ -1,5 +1,6 @@
 // serve.cpp — `sparkinfer serve`: listens at once, answers 503 while the model is loaded, serves, and on
-// SIGTERM or Ctrl-C lets running requests end. SIGHUP reads the API keys again.
+// SIGTERM or Ctrl-C lets running requests end. SIGHUP reads the API keys and the TLS
+// files again.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include "cli/signals.h"
 #include "cli/version.h"
 #include "core/log.h"
+#include "core/new_file.h"
 #include "server/http_server.h"
 #include "server/observed_service.h"
 #include "server/routes.h"
@@ -57,6 +59,8 @@ class Serving {
 
     Result<int> run() {
         raise_file_limit();
+        // What cannot be written is said now, not when there is something to write.
+        if (o_.cache_file) TRY_VOID(NewFile::create(*o_.cache_file, 0600));
         TRY_VOID(open());
         std::atomic<bool> loaded = false;
         Result<std::unique_ptr<ServedModel>> model = out_of_resources("not loaded");
@@ -74,7 +78,7 @@ class Serving {
                 log_info("stopped while the model was loaded");
                 ::_exit(0);  // loading cannot be broken off, and nothing is under way
             } else if (signal == SIGHUP) {
-                reload_keys();
+                reload();
             }
         loader.join();
         if (thrown) std::rethrow_exception(thrown);
@@ -151,7 +155,7 @@ class Serving {
         for (;;) {
             const int signal = signals_.wait(kTurn);
             if (signal == SIGINT || signal == SIGTERM) return {};
-            if (signal == SIGHUP) reload_keys();
+            if (signal == SIGHUP) reload();
             if (model_->engine->failed())
                 return internal_error("the device failed: {}", model_->engine->failure());
         }
@@ -185,8 +189,18 @@ class Serving {
         return {};
     }
 
+    void reload() {
+        if (!o_.api_key_file && !o_.tls_cert)
+            return log_info("SIGHUP: there is no --api-key-file or --tls-cert to read again");
+        if (o_.api_key_file) reload_keys();
+        if (o_.tls_cert) reload_tls();
+    }
+    void reload_tls() {
+        const Result<void> read = server_->reload_tls();
+        if (!read.ok()) return log_warning("the certificate stays as it was: {}", read.error().message);
+        log_info("{}: read again", *o_.tls_cert);
+    }
     void reload_keys() {
-        if (!o_.api_key_file) return log_info("SIGHUP: there is no --api-key-file to read again");
         auto keys = KeyRing::load(*o_.api_key_file);
         if (!keys.ok()) return log_warning("the API keys stay as they were: {}", keys.error().message);
         log_info("{}: {} API keys", *o_.api_key_file, keys.value().size());

@@ -13,6 +13,12 @@ constexpr double kHostShare = 0.5;  // of it, taken unasked for keys and values 
 
 double gib(int64_t bytes) { return double(bytes) / (int64_t(1) << 30); }
 
+// The context for which pages of so many tokens are enough, in the words of an advice; nothing where none is.
+std::string advice(const char* before, int64_t tokens, const char* behind) {
+    const int64_t context = tokens - 2 * kPageTokens;
+    return context > 0 ? fmt::format("{}--ctx {}{}", before, context, behind) : std::string();
+}
+
 // Tokens of KV pages, for `options.slots` sequences of `options.context`.
 Result<int64_t> kv_tokens(const ServeOptions& o, const ServeMachine& m, const EngineOptions& options) {
     const int64_t per_token = std::max<int64_t>(m.bytes_per_token, 1);
@@ -24,19 +30,16 @@ Result<int64_t> kv_tokens(const ServeOptions& o, const ServeMachine& m, const En
         if (tokens >= one) return tokens;
         return out_of_resources(
             "--kv-memory of {} bytes holds {} tokens, and one request of --ctx {} needs {}: it takes {} "
-            "bytes, or "
-            "--ctx {}",
-            *o.kv_memory, tokens, options.context, one, one * per_token,
-            std::max<int64_t>(tokens - 2 * kPageTokens, 0));
+            "bytes{}",
+            *o.kv_memory, tokens, options.context, one, one * per_token, advice(", or ", tokens, ""));
     }
     const auto room = int64_t(kUsable * double(std::max<int64_t>(m.memory - m.weights, 0)));
     if (room / per_token < one)
         return out_of_resources(
             "a context of {} tokens takes {:.2f} GiB of keys and values beside {:.2f} GiB of weights, and "
-            "{:.2f} "
-            "GiB of memory are at hand: --ctx {} fits",
+            "{:.2f} GiB of memory are at hand{}",
             options.context, gib(one * per_token), gib(m.weights), gib(m.memory),
-            std::max<int64_t>(room / per_token - 2 * kPageTokens, 0));
+            advice(": ", room / per_token, " fits"));
     const auto unasked = int64_t(double(room) * (m.on_host ? kHostShare : 1.0));
     return std::min(all, std::max(one, unasked / per_token));
 }

@@ -67,6 +67,10 @@ TEST(ServeSizes, WhatDoesNotFitIsRefusedWithNumbers) {
     EXPECT_EQ(serve_sizes(kv, machine()).value().kv_tokens, kGib / 46080);
     kv.kv_memory = kGib / 100;
     ASSERT_FALSE(serve_sizes(kv, machine()).ok());
+    EXPECT_NE(serve_sizes(kv, machine()).error().message.find(", or --ctx "), std::string::npos);
+    kv.kv_memory = 1;  // nothing fits: no context is advised
+    EXPECT_EQ(serve_sizes(kv, machine()).error().message.find("or --ctx"), std::string::npos);
+    kv.kv_memory = kGib / 100;
     kv.context = 64;
     EXPECT_TRUE(serve_sizes(kv, machine()).ok());
 }

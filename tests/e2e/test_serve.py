@@ -86,13 +86,13 @@ def test_a_model_that_cannot_be_served_ends_it(binary, tiny, tmp_path):
 # Risk: the line that is printed does not work; health, metrics and the log are not there.
 def test_serves_and_drains(binary, tiny):
     with Serve(binary, tiny, "--log-format", "json", "--grace", "20") as server:
-        assert server.said[0].startswith("serving tiny at http://127.0.0.1:")
+        assert server.said[0].startswith(f"serving {tiny.stem} at http://127.0.0.1:")
         assert f"http://127.0.0.1:{server.port}/v1/chat/completions" in server.said[1]
         for path in ["/health/live", "/health/ready", "/health", "/metrics", "/dashboard/data"]:
             status, data = server.ask("GET", path)
             assert status == 200, (path, data)
         figures = json.loads(server.ask("GET", "/dashboard/data")[1])
-        assert figures["model"] == "tiny" and figures["requests"]["slots"] == 2
+        assert figures["model"] == tiny.stem and figures["requests"]["slots"] == 2
         assert b"vllm:num_requests_running" in server.ask("GET", "/metrics")[1]
         assert server.ask("GET", "/nothing")[0] == 404
         assert server.ask("GET", "/health/live", headers={"host": "evil.example"})[0] == 403
@@ -166,5 +166,55 @@ def test_tls_and_unix_socket(binary, tiny, tmp_path):
             local.sendall(b"GET /health/ready HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert local.recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")
         assert path.stat().st_mode & 0o777 == 0o600
-        assert server.end()[0] == 0
+
+        def shown():
+            return ssl.get_server_certificate(("127.0.0.1", server.port))
+
+        # A new certificate is taken at SIGHUP, half of one is not.
+        old = shown()
+        subprocess.run(["openssl", "req", "-x509", "-key", key, "-days", "3", "-subj", "/CN=localhost", "-out", cert],
+                       check=True, capture_output=True)
+        assert shown() == old
+        server.process.send_signal(signal.SIGHUP)
+        end = time.monotonic() + 20
+        while shown() == old and time.monotonic() < end:
+            time.sleep(0.1)
+        new = shown()
+        assert new != old and new.split() == cert.read_text().split()
+        cert.write_text("no certificate")
+        server.process.send_signal(signal.SIGHUP)
+        time.sleep(1)
+        assert shown() == new
+        code, err = server.end()
+        assert code == 0 and "the certificate stays as it was: --tls-cert" in err
         assert not path.exists()
+
+
+# Risk: what was kept is not found again by the next process, or a file that cannot be written is found at the end only.
+def test_the_cache_outlives_the_server(binary, tiny, refused, tmp_path):
+    kept = tmp_path / "kept"
+    body = json.dumps({"prompt": list(range(1, 201)), "max_tokens": 4, "temperature": 0, "ignore_eos": True})
+    json_type = {"content-type": "application/json"}
+
+    def cached(server):
+        status, data = server.ask("POST", "/v1/completions", body, json_type)
+        assert status == 200, data
+        answer = json.loads(data)
+        return answer["usage"].get("prompt_tokens_details", {}).get("cached_tokens", 0), answer["choices"][0]["text"]
+
+    with Serve(binary, tiny, "--cache-file", kept) as server:
+        none, text = cached(server)
+        assert none == 0
+        code, err = server.end()
+        assert code == 0 and f"{kept}: wrote" in err
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [kept]
+    with Serve(binary, tiny, "--cache-file", kept) as server:
+        some, again = cached(server)
+        assert some >= 128 and again == text
+        assert server.end()[0] == 0
+    kept.write_bytes(kept.read_bytes()[:-100])
+    with Serve(binary, tiny, "--cache-file", kept, ready=False) as server:
+        assert server.process.wait(60) == 3
+        assert "damaged" in server.process.stderr.read()
+    assert "no/kept" in refused(3, "serve", tiny, "--port", 0, "--cache-file", tmp_path / "no" / "kept")
