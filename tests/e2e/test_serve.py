@@ -99,7 +99,7 @@ def test_serves_and_drains(binary, tiny):
         code, err = server.end()
         assert code == 0
         lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
-        assert [line["status"] for line in lines] == [404, 403]
+        assert sorted(line["status"] for line in lines) == [403, 404]  # of two connections, in any order
 
 
 # Risk: a second Ctrl-C does not end a server whose requests go on and on; or the first one does.
