@@ -33,8 +33,10 @@ double batch_decode_rate(std::span<const LoadResult> results, int64_t clients) {
         for (const double gap : r.gaps_s) moments.push_back({at += gap, 0, tokens});
         moments.push_back({at, -1, 0});
     }
-    std::stable_sort(moments.begin(), moments.end(),
-                     [](const Moment& a, const Moment& b) { return a.at_s < b.at_s; });
+    // At one time: beginnings, then pieces, then ends.
+    std::sort(moments.begin(), moments.end(), [](const Moment& a, const Moment& b) {
+        return std::pair(a.at_s, b.writing) < std::pair(b.at_s, a.writing);
+    });
     double tokens = 0, seconds = 0, before = 0;
     int64_t writing = 0;
     for (const Moment& m : moments) {
