@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <ctime>
 
 #include "cpu/pool.h"
 
@@ -40,6 +41,21 @@ TEST(Pool, WakesSleepers) {
         pool.parallel(3, 1, [&](int64_t begin, int64_t end, int) { sum += int(end - begin); });
         ASSERT_EQ(sum.load(), 3);
     }
+}
+
+// Risk: a program that waits for its user keeps the cores busy.
+TEST(Pool, TakesNoTimeWhenIdle) {
+    const auto processor_ms = [] {
+        timespec spent{};
+        ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &spent);
+        return double(spent.tv_sec) * 1e3 + double(spent.tv_nsec) * 1e-6;
+    };
+    Pool pool(8);
+    pool.parallel(8, 1, [](int64_t, int64_t, int) {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // those that wait have gone to sleep
+    const double before = processor_ms();
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_LT(processor_ms() - before, 30);
 }
 
 // Risk: absurd requests end the process instead of the request.

@@ -12,6 +12,8 @@ import pytest
 from gguf_edit import Gguf, string_value
 from terminal import CTRL, Terminal
 
+from tiny_model import VARIANTS, write_hf
+
 GREEDY = ["--temp", "0", "-t", "1"]  # one thread takes seconds for LONG wherever this runs
 LONG = "The quick brown fox jumps over the lazy dog. " * 120
 PROMPT = "\x1b[?2004h\r\x1b[J> "  # of a chat, as it is drawn when a text begins
@@ -91,6 +93,16 @@ def test_paths_of_any_bytes(binary, tiny, tmp_path, name):
         done = subprocess.run([os.fsencode(binary), *command], stdin=subprocess.DEVNULL, capture_output=True)
         assert done.returncode == 0, (command, done.stderr)
         assert b"\x1b" not in done.stdout + done.stderr, command
+    folder, text, out = (os.path.join(os.fsencode(tmp_path), kind + name) for kind in (b"dir ", b"text ", b"out "))
+    write_hf(VARIANTS["llama"], os.fsdecode(folder))
+    with open(text, "w") as file:
+        file.write("one two three four five " * 10)
+    for command in ([b"quantize", path, out, b"Q8_0"], [b"convert", folder, out],
+                    [b"perplexity", path, b"-f", text, b"--ctx", b"16", b"--logits-out", out]):  # fmt: skip
+        done = subprocess.run([os.fsencode(binary), *command], stdin=subprocess.DEVNULL, capture_output=True)
+        assert done.returncode == 0 and os.path.getsize(out) > 1000, (command, done.stderr)
+        assert b"\x1b" not in done.stdout + done.stderr, command
+        os.remove(out)
     missing = subprocess.run([os.fsencode(binary), b"run", path + b"x", b"-p", b"x"], capture_output=True)
     assert missing.returncode == 3 and len(missing.stderr.splitlines()) == 1 and b"\x1b" not in missing.stderr
 
