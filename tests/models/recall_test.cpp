@@ -16,15 +16,24 @@ namespace {
 
 // The model in a file of this process alone: test binaries run side by side, and a file that is written again
 // while another process has it mapped ends that process with a bus error.
-std::string recall_file() {
-    const auto folder = std::filesystem::path(testing::TempDir());
-    const std::string path = (folder / ("recall-" + std::to_string(::getpid()) + ".gguf")).string();
-    write_recall_model(path);
-    return path;
-}
+struct RecallFile {
+    const std::string path;
+    RecallFile()
+        : path(
+              (std::filesystem::path(testing::TempDir()) / ("recall-" + std::to_string(::getpid()) + ".gguf"))
+                  .string()) {
+        write_recall_model(path);
+    }
+    RecallFile(const RecallFile&) = delete;
+    RecallFile& operator=(const RecallFile&) = delete;
+    ~RecallFile() {
+        std::error_code gone;
+        std::filesystem::remove(path, gone);
+    }
+};
 
 TEST(Recall, FollowsTheChain) {
-    const std::string path = recall_file();
+    const RecallFile file;
     for (const NamedBackend& b : whole_model_backends())
         for (const int length : recall_lengths()) {
             constexpr int kLinks = 48;
@@ -35,7 +44,7 @@ TEST(Recall, FollowsTheChain) {
             request.sampling.temperature = 0;
             EngineOptions options;
             options.context = length + kLinks + 1;
-            const Spoken said = answer(path, *b.backend, options, {request})[0];
+            const Spoken said = answer(file.path, *b.backend, options, {request})[0];
             ASSERT_EQ(said.tokens.size(), size_t(kLinks)) << b.name << ", " << length << " tokens";
             float worst = 0;
             for (size_t i = 0; i < said.tokens.size(); ++i) {
@@ -51,7 +60,7 @@ TEST(Recall, FollowsTheChain) {
 
 // Risk: the test above passes whatever the cache holds.
 TEST(Recall, ForgetsALinkThatIsNotThere) {
-    const std::string path = recall_file();
+    const RecallFile file;
     const NamedBackend b = whole_model_backends().front();
     RecallPrompt prompt = recall_prompt(1500, 20, 7);
     prompt.tokens[size_t(prompt.place[12]) + 1] = TokenId(kRecallNodes);  // a filler
@@ -61,7 +70,7 @@ TEST(Recall, ForgetsALinkThatIsNotThere) {
     request.sampling.temperature = 0;
     EngineOptions options;
     options.context = 1600;
-    const Spoken said = answer(path, *b.backend, options, {request})[0];
+    const Spoken said = answer(file.path, *b.backend, options, {request})[0];
     ASSERT_EQ(said.tokens.size(), 20u);
     for (size_t i = 0; i < 12; ++i) EXPECT_EQ(raw(said.tokens[i]), raw(prompt.answer[i])) << i;
     EXPECT_NE(raw(said.tokens[12]), raw(prompt.answer[12]));
