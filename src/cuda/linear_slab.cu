@@ -161,16 +161,11 @@ SlabLinear rows_of_op(const SlabLinear& p, int first, int count) {
     return some;
 }
 
-// Whether a kernel for several rows has decoders of all these formats: more do not fit the registers.
-constexpr bool takes_rows(int mask) {
-    return std::popcount(unsigned(mask)) <= 1 || mask == (kMask4 | kMask6);
-}
 // One row, or up to eight at once, or, where so many do not fit, one by one.
 template <int kMask>
 bool launch_rows(Lowering& l, const SlabLinear& p) {
     if (p.rows == 1) return launch_row<kMask>(l, p);
-    if constexpr (takes_rows(kMask))
-        if (p.rows <= kTileTokens ? launch_long<kMask, 4>(l, p) : launch_long<kMask, 8>(l, p)) return true;
+    if (p.rows <= kTileTokens ? launch_long<kMask, 4>(l, p) : launch_long<kMask, 8>(l, p)) return true;
     for (int first = 0; first < p.rows; ++first)
         if (!launch_row<kMask>(l, rows_of_op(p, first, 1))) return false;
     return true;
@@ -203,7 +198,7 @@ bool launch_any(Lowering& l, const SlabLinear& p) {
     }
 }
 
-// Several rows as planes, for all kernels of the op.
+// Several rows as planes, for all blocks of the product.
 void add_planes(Lowering& l, SlabLinear& p) {
     const int items = p.columns / kSlabColumns, tiles = p.rows > kTileTokens ? 2 : 1;
     SlabPlanes planes{p, l.scratch<uint4>(int64_t(items) * tiles * kPlanePiece),
@@ -218,25 +213,14 @@ struct Source {
     float* y;
     int64_t stride;
 };
-// Several rows: formats that have no kernel together one after the other, plain floats with the first.
 bool launch_all(Lowering& l, const SlabLinear& base, std::span<const Source> sources) {
     if (base.rows > 8 || base.columns % kSlabColumns || base.columns > kMostItems * kSlabColumns)
         return false;
     SlabLinear all = base;
     for (const Source& s : sources)
         if (!add_part(all, s.w, s.y, s.stride)) return false;
-    const int mask = mask_of(all);
     if (base.rows > 1 && all.slabs) add_planes(l, all);
-    if (base.rows == 1 || takes_rows(mask)) return launch_any(l, all);
-    for (int left = mask; left; left &= left - 1) {
-        SlabLinear some = base;
-        some.planes = all.planes, some.squares = all.squares;
-        for (const Source& s : sources)
-            if (is_slab(s.w.quant) ? slab_mask(slab_kind(s.w.quant)) == (left & -left) : left == mask)
-                add_part(some, s.w, s.y, s.stride);
-        if (!launch_any(l, some)) return false;
-    }
-    return true;
+    return launch_any(l, all);
 }
 
 SlabLinear base_of(const Tensor& x, const Weight* norm, float eps) {

@@ -168,10 +168,10 @@ __device__ __forceinline__ void consume_one(const SlabLinear& p, const std::byte
     finish_slabs<2>(p, s, red, 0, own, share.first, 1, before, before_of);
 }
 
-// Blocks that a multiprocessor shall have the registers for.
+// Blocks that a multiprocessor shall have the registers for: with a third one's, one of delta_step fits beside.
 HD constexpr int slab_residents(int mask) {
     const bool mixed = mask & (mask - 1);
-    return mixed || mask == kMask6 ? 1 : 2;
+    return mixed || mask == kMask6 ? 1 : 3;
 }
 
 // kOne: K > 2048, and a slab a block.

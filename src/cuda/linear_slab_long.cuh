@@ -8,7 +8,7 @@
 //            before. Few slabs with long rows: two blocks (a cluster) share slabs, half of K each, and the first
 //            adds up what both have.
 // Memory     as linear_slab.cuh; weights are copied by pieces: a slab's items of a pass.
-// Limits     as linear_slab.cuh; 128 registers.
+// Limits     as linear_slab.cuh; 120 registers, so that slab_planes' blocks find room beside it.
 // Numbers    docs/perf/h200.md
 // Tested     as linear_slab.cuh
 #pragma once
@@ -306,10 +306,10 @@ struct LongConsumer {
 };
 
 // kBlocks: of a cluster, which share slabs.
-// Kernel     linear_slab_long: 128 registers
+// Kernel     linear_slab_long: 120 registers
 template <int kMask, int kTokens, int kBlocks>
-__global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kLongThreads, 1)
-    linear_slab_long(const __grid_constant__ SlabLinear p) {
+__global__ void __cluster_dims__(kBlocks, 1, 1) __maxnreg__(120) linear_slab_long(
+    const __grid_constant__ SlabLinear p) {
     extern __shared__ __align__(128) std::byte shared[];
     const int rank = kBlocks > 1 ? cluster_rank() : 0, block = int(blockIdx.x) / kBlocks,
               lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -3,7 +3,7 @@
 // Shapes     x [T ≤ 8, D]   gate and up [E, F, D] paired   down [E, D, F], shared down [D, Fs]
 //            D ≤ 4096, F, Fs multiples of 256
 // Mapping    gate/up: (row, expert, slab) triples spread over the grid. The last warp ranks the experts and
-//            requests their slabs; eight multiply, as linear_slab.cuh. down: a block per (16 outputs, row),
+//            requests their slabs; eight or 16 multiply, as linear_slab.cuh. down: a block per (16 outputs, row),
 //            the items of 256 columns over all experts of the row spread over its warps; their weights are
 //            requested before the dependency wait, and the shared expert is done by then.
 // Memory     each used expert's weights once per row that uses it (rows that share one meet in L2).
@@ -19,8 +19,15 @@ namespace sparkinfer::cuda {
 
 constexpr int kMoeRows = 8;
 
+// Of several rows: what the gate/up kernel has found, for the down kernel.
+struct MoeRoutes {
+    int32_t* id;    // [T][kMostTopK]; null: one row, which each block ranks itself, before its wait
+    float* weight;  // as id
+};
+
 struct MoeGluSlab {
     MoeGlu op;
+    MoeRoutes routes;
     const std::byte* data;
     const float2* factor;
     int32_t items, slabs;  // D / 256, slabs of one expert
@@ -32,11 +39,16 @@ struct MoeGluSlab {
     float inverse_columns;   // 1 / D
 };
 
+// Warps that multiply: of one row, whose blocks share a multiprocessor with their neighbours', and of several.
+constexpr int kGluWarpsOne = 8, kGluWarpsMany = 16;
+
 // Shared memory: this, then x [≤ 2 rows][D], the gains [D], sums, the ring.
+template <int kWarps>
 struct alignas(128) GluShared {
     alignas(16) float squares[8][kMoeRows][2 * kSlabWarps];  // [group][row][item]
-    PlaneItem planes[kSlabWarps];
+    PlaneItem planes[kWarps];
     int32_t id[kMoeRows][kMostTopK];  // -1: absent row
+    float score[kMostTopK];
     uint64_t x_full[2], full[kMaxStages], empty[kMaxStages];
 };
 
@@ -55,7 +67,8 @@ struct GluPiece {
     }
 };
 
-__device__ __forceinline__ void request_piece(const MoeGluSlab& p, GluShared& s, std::byte* ring,
+template <int kWarps>
+__device__ __forceinline__ void request_piece(const MoeGluSlab& p, GluShared<kWarps>& s, std::byte* ring,
                                               const GluPiece& piece, int stage, int item_bytes) {
     const int bytes = p.items * item_bytes, expert = s.id[piece.row][piece.choice];
     if (expert < 0) return barrier_arrive(s.full + stage);
@@ -65,7 +78,8 @@ __device__ __forceinline__ void request_piece(const MoeGluSlab& p, GluShared& s,
 }
 
 // One thread: a row of x for the block, with the first one the gains.
-__device__ __forceinline__ void request_row(const MoeGluSlab& p, GluShared& s, float* x, int row, int i) {
+template <int kWarps>
+__device__ __forceinline__ void request_row(const MoeGluSlab& p, GluShared<kWarps>& s, float* x, int row, int i) {
     const int width = p.op.x.cols();
     barrier_expect(s.x_full + i, width * (i == 0 ? 8 : 4));
     bulk_copy_kept(x + i * width, p.op.x.row(row), width * 4, s.x_full + i);
@@ -73,7 +87,8 @@ __device__ __forceinline__ void request_row(const MoeGluSlab& p, GluShared& s, f
 
 // The last warp: x of the block's rows, their experts, and all requests. `x`: [x_rows][D]. Ranking runs once
 // before the wait, on nothing: code that is used once a token comes late.
-__device__ __forceinline__ void glu_produce(const MoeGluSlab& p, GluShared& s, float* x, std::byte* ring,
+template <int kWarps>
+__device__ __forceinline__ void glu_produce(const MoeGluSlab& p, GluShared<kWarps>& s, float* x, std::byte* ring,
                                             const GluPiece& start, int count, int item_bytes, bool present) {
     const MoeGlu& o = p.op;
     const int lane = threadIdx.x % 32;
@@ -90,7 +105,14 @@ __device__ __forceinline__ void glu_produce(const MoeGluSlab& p, GluShared& s, f
             if (lane == 0) request_row(p, s, x, r, r - start.row);
             order.load(o.router, o.logits.row(r), p.experts);
         }
-        best_experts(order, o.router.top_k, s.id[max(r, 0)], nullptr);
+        best_experts(order, o.router.top_k, s.id[max(r, 0)], s.score);
+        if (p.routes.id && (r > start.row || (r == start.row && start.choice == 0 && start.slab == 0))) {
+            const float weight = expert_weight(o.router, o.logits.row(r), s.id[r], s.score, p.experts);
+            if (lane < o.router.top_k) {
+                p.routes.id[r * kMostTopK + lane] = s.id[r][lane];
+                p.routes.weight[r * kMostTopK + lane] = weight;
+            }
+        }
         if (!__shfl_sync(kWholeWarp, present, max(r, 0)) && lane < kMostTopK) s.id[max(r, 0)][lane] = -1;
     }
     __syncwarp();
@@ -109,8 +131,8 @@ __device__ __forceinline__ void glu_produce(const MoeGluSlab& p, GluShared& s, f
 }
 
 // The row's activations of a warp, and their Σx² to shared memory.
-template <int kMask, int kItems>
-__device__ __forceinline__ void glu_take(const MoeGluSlab& p, GluShared& s, const float* x,
+template <int kMask, int kItems, int kWarps>
+__device__ __forceinline__ void glu_take(const MoeGluSlab& p, GluShared<kWarps>& s, const float* x,
                                          Fragments<kMask, 1> (&f)[kItems], int row, int first_row, int group,
                                          int own) {
     const int lane = threadIdx.x % 32, width = p.op.x.cols();
@@ -129,8 +151,8 @@ __device__ __forceinline__ void glu_take(const MoeGluSlab& p, GluShared& s, cons
 }
 
 // The block's pieces up to `count` that are the group's.
-template <SlabKind F, int kItems>
-__device__ __forceinline__ void glu_consume(const MoeGluSlab& p, GluShared& s, float* x, std::byte* ring,
+template <SlabKind F, int kItems, int kWarps>
+__device__ __forceinline__ void glu_consume(const MoeGluSlab& p, GluShared<kWarps>& s, float* x, std::byte* ring,
                                             const GluPiece& start, int count, int group, int own,
                                             bool present, float2 factor) {
     constexpr int kMask = slab_mask(F), kItem = SlabOf<F>::item;
@@ -177,15 +199,15 @@ __device__ __forceinline__ void glu_consume(const MoeGluSlab& p, GluShared& s, f
 
 // kItems: of a warp.
 // Kernel     moe_glu_slab: 168 registers
-template <SlabKind F, int kItems>
-__global__ void __launch_bounds__(kSlabThreads, kItems == 2                              ? 1
+template <SlabKind F, int kItems, int kWarps>
+__global__ void __launch_bounds__((kWarps + 1) * 32, kWarps == kGluWarpsMany || kItems == 2                              ? 1
                                                 : F == SlabKind::k5 || F == SlabKind::k6 ? 2
                                                                                          : 3)
     moe_glu_slab(const __grid_constant__ MoeGluSlab p) {
     constexpr int kMask = slab_mask(F), kItem = SlabOf<F>::item;
     extern __shared__ __align__(128) std::byte shared[];
     const MoeGlu& o = p.op;
-    GluShared& s = *reinterpret_cast<GluShared*>(shared);
+    auto& s = *reinterpret_cast<GluShared<kWarps>*>(shared);
     float* x = reinterpret_cast<float*>(&s + 1);
     std::byte* ring = shared + p.ring_at;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, block = blockIdx.x;
@@ -193,7 +215,7 @@ __global__ void __launch_bounds__(kSlabThreads, kItems == 2                     
     const GluPiece start(p, block * p.each + min(block, p.more));
     const int group = warp * p.inverse >> 16, own = warp - group * p.warps;
     const bool present = lane < o.x.rows() && live_row(o.step, o.slots, lane).present;  // row `lane`
-    if (warp == kSlabWarps) {
+    if (warp == kWarps) {
         init_ring(s.x_full, s.full, s.empty, p.stages, p.warps);
         if (lane == 0) {
             barrier_init(s.x_full + 1, 1);
@@ -204,7 +226,7 @@ __global__ void __launch_bounds__(kSlabThreads, kItems == 2                     
     }
     const float2 factor = __ldg(p.factor);
     __syncthreads();
-    if (warp == kSlabWarps && count) return glu_produce(p, s, x, ring, start, count, kItem, present);
+    if (warp == kWarps && count) return glu_produce(p, s, x, ring, start, count, kItem, present);
     wait_for_predecessor();
     let_successor_start();
     if (group < min(p.groups, count))
@@ -213,6 +235,7 @@ __global__ void __launch_bounds__(kSlabThreads, kItems == 2                     
 
 struct MoeDownSlab {
     MoeDownAdd op;
+    MoeRoutes routes;
     const std::byte *data, *shared_data;
     const float2 *factor, *shared_factor;
     int32_t experts, slabs;       // E, D / 16
@@ -246,17 +269,26 @@ __device__ __forceinline__ void down_begin(const MoeDownSlab& p, DownShared& s, 
                   &s.shared_full);
 }
 
-// A warp, before the wait: the experts of row r, the requests of their slabs, and their weights.
+// A warp: the experts of row r, the requests of their slabs, and their weights. One row: before the wait.
 __device__ __forceinline__ void down_route(const MoeDownSlab& p, DownShared& s, std::byte* items, int r,
                                            int item_bytes) {
     const MoeDownAdd& o = p.op;
     const int lane = threadIdx.x % 32, k = o.router.top_k, bytes = p.items * item_bytes;
+    const auto request = [&](int expert) {
+        bulk_copy(items + lane * bytes, p.data + (int64_t(expert) * p.slabs + blockIdx.x) * bytes, bytes,
+                  &s.experts_full);
+    };
+    if (p.routes.id) {
+        if (lane < k) {
+            request(__ldcg(p.routes.id + r * kMostTopK + lane));
+            s.weight[lane] = load_l2(p.routes.weight + r * kMostTopK + lane);
+        }
+        return;
+    }
     ExpertRanking order;
     order.load(o.router, o.logits.row(r), p.experts);
     best_experts(order, k, s.id, s.score);
-    if (lane < k)
-        bulk_copy(items + lane * bytes, p.data + (int64_t(s.id[lane]) * p.slabs + blockIdx.x) * bytes, bytes,
-                  &s.experts_full);
+    if (lane < k) request(s.id[lane]);
     const float weight = expert_weight(o.router, o.logits.row(r), s.id, s.score, p.experts);
     if (lane < k) s.weight[lane] = weight;
 }
@@ -307,12 +339,13 @@ __global__ void __launch_bounds__(kDownWarps * 32, 3) moe_down_slab(const __grid
     const float2 factor = __ldg(p.factor);
     __syncthreads();
     // Settled: the router's logits, the shared expert's gate, up and scalar, and x before this op.
-    if (warp == 0 && present) down_route(p, s, items, r, kItem);
+    if (warp == 0 && present && !p.routes.id) down_route(p, s, items, r, kItem);
     if (kDownWarps - 1 - warp < p.shared_items)
         shared_item<S>(p, s, shared_items, r, kDownWarps - 1 - warp, __ldg(p.shared_factor));
     const float before = warp == 1 && lane < 16 ? load_l2(o.x.row(r) + slab * 16 + lane) : 0.0f;
     wait_for_predecessor();
     if (!present) return;
+    if (warp == 0 && p.routes.id) down_route(p, s, items, r, kItem);
     if (threadIdx.x == 0) bulk_copy_kept(h, o.h.row(r), count * kSlabColumns * 4, &s.h_full);
     __syncwarp();
     barrier_wait(&s.h_full, 0);

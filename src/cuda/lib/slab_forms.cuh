@@ -2,8 +2,8 @@
 // of an MMA of 32 columns (16 for Q6_K), what its sums mean, their scales, and what the sums of x have to do
 // with it. Used by slab_mma.cuh.
 //
-// Row g's bytes of nibbles carry 16 times row g+8's; the difference of both rows' sums takes them out, exactly.
-// Row g+8's scale is that much smaller. What a format subtracts from its codes, or adds to them, is a constant a
+// Row g's bytes of nibbles carry 16 times row g+8's; the difference of both rows' sums takes them out, exactly
+// (codes of Q6_K are put together first). Row g+8's scale is that much smaller. What a format subtracts from its codes, or adds to them, is a constant a
 // group, times the sum of x over it: one more product, on the FP16 tensor cores, where a field of up to 11 bits
 // *is* the number field · 2^-24. IQ4_XS and MXFP4 choose among 16 signed bytes: a word of eight nibbles becomes
 // two words of bytes by 13 integer instructions.
@@ -210,15 +210,13 @@ struct SlabForm<SlabKind::k6> {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const uint32_t e = group % 2 ? (half ? w.w : w.z) : (half ? w.y : w.x);
-            mma_bytes_k16(s[half].c, e, e & 0xf0f0f0f0u, x[half]);
-            mma_bytes_k16(s[half].high, __funnelshift_r(y, y, 2 * half) & 0x30303030u,
-                          __funnelshift_r(y, y, 8 + 2 * half) & 0x03030303u, x[half]);
+            mma_bytes_k16(s[half].c, masked_or(__funnelshift_r(y, y, 2 * half), 0x30303030u, e & 0x0f0f0f0fu),
+                          masked_or(__funnelshift_r(y, y, 4 + 2 * half), 0x30303030u, e >> 4 & 0x0f0f0f0fu),
+                          x[half]);
         }
     }
-    // Row g+8 is 16 times its value.
     static __device__ __forceinline__ int2 joined(const Accumulators& s) {
-        return make_int2((s.c[0] - s.c[2] + s.high[0]) * 256 + (s.c[1] - s.c[3] + s.high[1]),
-                         (s.c[2] + 256 * s.high[2]) * 256 + (s.c[3] + 256 * s.high[3]));
+        return make_int2(s.c[0] * 256 + s.c[1], s.c[2] * 256 + s.c[3]);
     }
     // Bytes of scales + 128, {row g, row g+8} by 16 columns.
     static __device__ __forceinline__ float2 scales(const std::byte* a, int group, int half, int g) {
@@ -237,8 +235,8 @@ struct SlabForm<SlabKind::k6> {
     }
     static __device__ __forceinline__ ItemScales item(const std::byte* a, int g, float2 factor) {
         const float2 d = half2_floats(shared1(a + S::d_at + g * 4));
-        const float bias = -32 * kField * factor.x;
-        return {{d.x * factor.x, d.y * factor.x}, {d.x * bias, d.y * (16 * bias)}};
+        const float x = d.x * factor.x, y = d.y * factor.x * 16;  // its codes are whole here
+        return {{x, y}, {x * (-32 * kField), y * (-32 * kField)}};
     }
 };
 
