@@ -54,7 +54,7 @@ def test_result_rows_are_appended(execute, tiny, tmp_path):
         assert r["activations"] in ("int16", "f32"), "f32 only where the processor lacks the instructions"
         assert r["sm_mhz"] is None and r["temp_c"] is None
         assert r["commit"] and r["command"].startswith("sparkinfer bench ") and str(results) in r["command"]
-    assert {r["model"] for r in rows[:4]} == {"tiny"} and {r["model"] for r in rows[4:]} == {"35b"}
+    assert {r["model"] for r in rows[:4]} == {tiny.stem} and {r["model"] for r in rows[4:]} == {"35b"}
     assert {r["file_sha256"] for r in rows[:4]} == {hashlib.sha256(tiny.read_bytes()).hexdigest()}
     assert {r["file_sha256"] for r in rows[4:]} == {None}
 
