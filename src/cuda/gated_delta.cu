@@ -1,9 +1,28 @@
 // gated_delta.cu — the gated delta rule with its convolution and state.   (ops.h: GatedDelta, state_layout.h)
+#include "cuda/gated_delta_heads.cuh"
 #include "cuda/gated_delta_prepare.cuh"
 #include "cuda/gated_delta_scan.cuh"
-#include "cuda/gated_delta_turns.cuh"
 
 namespace sparkinfer::cuda {
+
+// Kernel     delta_step: 96 registers, 9728 bytes
+__global__ void __cluster_dims__(kDeltaBlocks, 1, 1) __launch_bounds__(kDeltaThreads, 2)
+    delta_step(const __grid_constant__ DeltaCall p) {
+    __shared__ DeltaShared s;
+    let_successor_start();
+    if (threadIdx.x == 0) {
+        barrier_init(&s.arrived[0], 1);
+        barrier_init(&s.arrived[1], 1);
+        barrier_init_fence();
+    }
+    __syncthreads();
+    cluster_arrive_initialised();
+    if (threadIdx.x / 32 < kDeltaWarps)
+        delta_run<false>(p, s);
+    else
+        delta_run<true>(p, s);
+}
+
 namespace {
 
 // Up to so many rows, a row after the other takes less time than the launches of chunks do: batches of
@@ -15,21 +34,13 @@ int32_t resident_segments(const DeviceInfo& d, int32_t blocks_sm, int32_t blocks
     return std::max(1, d.sms * blocks_sm / blocks_segment);
 }
 
-// Segments row by row. One: no spill, and its clusters fit beside the neighbours' blocks. More: three blocks
-// hide the exchanges, and each takes one segment after the other.
+// Segments row by row. One: a head's four blocks, which fit beside the neighbours'. More: a block a head.
 void add_steps(Lowering& l, const DeltaCall& call, int32_t segments) {
-    const int32_t blocks = kDeltaBlocks * call.op.state.value_heads;
-    const auto aligned = [](const auto& x) {
-        return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 4 == 0;
-    };
-    if (segments == 1 || !aligned(call.op.qkv) || !aligned(call.op.z))
-        l.add(delta_step, dim3(blocks, segments), dim3(kDeltaThreads), 0, call, "step");
-    else {
-        const auto single = call.op.state.dtype == DType::bf16 ? delta_single<uint16_t> : delta_single<float>;
-        l.add(single, dim3(call.op.state.value_heads, segments), dim3(kSingleThreads), 0, call, "single");
-        l.add(delta_step_many, dim3(blocks, std::min(segments, resident_segments(l.device(), 3, blocks))),
-              dim3(kDeltaThreads), 0, call, "step");
-    }
+    const StateLayer& layer = call.op.state;
+    if (segments == 1)
+        return l.add(delta_step, dim3(kDeltaBlocks * layer.value_heads), dim3(kDeltaThreads), 0, call, "step");
+    const auto heads = layer.dtype == DType::bf16 ? delta_heads<uint16_t> : delta_heads<float>;
+    l.add(heads, dim3(layer.value_heads, segments), dim3(kHeadThreads), 0, call, "heads");
 }
 
 // Long segments in chunks; the others row by row, between them.

@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kSlabThreads, slab_residents(kMask))
     let_successor_start();
     if (block >= p.slab_blocks) {
         if (block < p.slab_blocks + p.dense_blocks && warp < kSlabWarps)
-            return dense_rows<1>(p, block - p.slab_blocks, reinterpret_cast<float2*>(shared));
+            return dense_rows<1>(p, block - p.slab_blocks, reinterpret_cast<float*>(shared));
         wait_for_predecessor();
         return;
     }

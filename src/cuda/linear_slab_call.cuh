@@ -66,7 +66,7 @@ struct SlabLinear {
     SlabMode mode;
 };
 
-constexpr int kDenseRows = 4;  // rows of one dense block: two warps each
+constexpr int kDenseRows = 4;  // of one dense block
 
 template <int kMask>
 HD constexpr int largest_item() {

@@ -23,78 +23,95 @@ __device__ __forceinline__ float4 load4_l2(const float* p) {
     return v;
 }
 
-// kDenseRows rows of the plain-float parts: two warps share a row. The gains and its first 2048 columns come
-// before the wait. `red`: [8 warps][kRows].
+// kDenseRows rows of the plain-float parts, all of them by each of eight warps, which share their columns. The
+// gains and the first 2048 columns of the weights come before the wait. `red`: [8 warps][kRows][kDenseRows + 1].
 template <int kRows>
-__device__ __forceinline__ void dense_rows(const SlabLinear& p, int block, float2* red) {
-    constexpr int kFours = 8, kStep = 256;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, lane64 = warp % 2 * 32 + lane;
-    int row = block * kDenseRows + warp / 2, i = 0;
-    const bool there = row < p.dense_rows;
+__device__ __forceinline__ void dense_rows(const SlabLinear& p, int block, float* red) {
+    constexpr int kFours = 2, kStep = kSlabWarps * 256, kSums = kDenseRows + 1;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const auto part_of_row = [&](int i, int& row) {  // null: there is no such row
+        row = block * kDenseRows + i;
+        if (row >= p.dense_rows) return static_cast<const DensePart*>(nullptr);
+        int part = 0;
 #pragma unroll 1
-    while (there && row >= p.dense[i].out) row -= p.dense[i++].out;
-    const DensePart& d = p.dense[i];
-    const int64_t at = int64_t(there ? row : 0) * p.columns;
-    float4 w[kFours];
+        while (row >= p.dense[part].out) row -= p.dense[part++].out;
+        return &p.dense[part];
+    };
+    float4 w[kDenseRows][kFours];
     const auto fetch = [&](int first) {
-        if (d.quant == Quant::f32) {
 #pragma unroll
-            for (int j = 0; j < kFours; ++j)
-                w[j] = first + j * kStep < p.columns
-                           ? __ldg(reinterpret_cast<const float4*>(static_cast<const float*>(d.data) + at +
-                                                                   first + j * kStep))
-                           : make_float4(0, 0, 0, 0);
-        } else {
+        for (int i = 0; i < kDenseRows; ++i) {
+            int row;
+            const DensePart* d = part_of_row(i, row);
 #pragma unroll
-            for (int j = 0; j < kFours; ++j)
-                w[j] = first + j * kStep < p.columns ? dense_four(d, at + first + j * kStep)
-                                                     : make_float4(0, 0, 0, 0);
+            for (int j = 0; j < kFours; ++j) {
+                const int k = first + j * 128;
+                w[i][j] = make_float4(0, 0, 0, 0);
+                if (!d || k >= p.columns) continue;
+                const int64_t at = int64_t(row) * p.columns + k;
+                w[i][j] = d->quant == Quant::f32
+                              ? __ldg(reinterpret_cast<const float4*>(static_cast<const float*>(d->data) + at))
+                              : dense_four(*d, at);
+            }
         }
-        if (!p.norm) return;
 #pragma unroll
         for (int j = 0; j < kFours; ++j) {
-            if (first + j * kStep >= p.columns) break;
-            const float4 gain = __ldg(reinterpret_cast<const float4*>(p.norm + first + j * kStep));
-            w[j].x *= gain.x, w[j].y *= gain.y, w[j].z *= gain.z, w[j].w *= gain.w;
+            if (!p.norm || first + j * 128 >= p.columns) break;
+            const float4 gain = __ldg(reinterpret_cast<const float4*>(p.norm + first + j * 128));
+#pragma unroll
+            for (int i = 0; i < kDenseRows; ++i)
+                w[i][j].x *= gain.x, w[i][j].y *= gain.y, w[i][j].z *= gain.z, w[i][j].w *= gain.w;
         }
     };
-    fetch(lane64 * 4);
+    fetch(warp * 256 + lane * 4);
     wait_for_predecessor();
-    float sum[kRows] = {}, squares[kRows] = {};
+    float sum[kRows][kSums] = {};  // and Σx²
 #pragma unroll 1
-    for (int first = lane64 * 4; first < p.columns; first += kFours * kStep) {
-        if (first >= kFours * kStep) fetch(first);
+    for (int first = warp * 256 + lane * 4; first < p.columns; first += kStep) {
+        if (first >= kStep) fetch(first);
+        float4 v[kRows][kFours];
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
             const float* from = source_row(p, r);
-            float4 v[kFours];
 #pragma unroll
             for (int j = 0; j < kFours; ++j)
-                v[j] = from && first + j * kStep < p.columns ? load4_l2(from + first + j * kStep)
-                                                             : make_float4(0, 0, 0, 0);
+                v[r][j] = from && first + j * 128 < p.columns ? load4_l2(from + first + j * 128)
+                                                              : make_float4(0, 0, 0, 0);
+        }
+        const auto add = [](float4 a, float4 b, float sum) {
+            return fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, sum))));
+        };
+#pragma unroll
+        for (int r = 0; r < kRows; ++r)
 #pragma unroll
             for (int j = 0; j < kFours; ++j) {
-                sum[r] = fmaf(w[j].x, v[j].x,
-                              fmaf(w[j].y, v[j].y, fmaf(w[j].z, v[j].z, fmaf(w[j].w, v[j].w, sum[r]))));
-                squares[r] =
-                    fmaf(v[j].x, v[j].x,
-                         fmaf(v[j].y, v[j].y, fmaf(v[j].z, v[j].z, fmaf(v[j].w, v[j].w, squares[r]))));
+#pragma unroll
+                for (int i = 0; i < kDenseRows; ++i) sum[r][i] = add(w[i][j], v[r][j], sum[r][i]);
+                sum[r][kDenseRows] = add(v[r][j], v[r][j], sum[r][kDenseRows]);
             }
-        }
     }
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-        const float2 v = make_float2(warp_sum(sum[r]), warp_sum(squares[r]));
-        if (lane == 0) red[warp * kRows + r] = v;
-    }
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) {
+            const float v = warp_sum(sum[r][i]);
+            if (lane == 0) red[(warp * kRows + r) * kSums + i] = v;
+        }
     named_barrier(1, kSlabWarps * 32);
-    if (!there || warp % 2 != 0 || lane >= p.rows) return;
-    const float2 *a = red + warp * kRows + lane, *b = a + kRows;
-    const float squared = a->y + b->y;
+    const int r = int(threadIdx.x) / kDenseRows, i = int(threadIdx.x) % kDenseRows;
+    int row;
+    const DensePart* d = part_of_row(i, row);
+    if (r >= p.rows || !d) return;
+    float total = 0, squared = 0;
+#pragma unroll
+    for (int of = 0; of < kSlabWarps; ++of) {
+        total += red[(of * kRows + r) * kSums + i];
+        squared += red[(of * kRows + r) * kSums + kDenseRows];
+    }
     const float rms = !p.norm          ? 1.0f
-                      : isinf(squared) ? rms_of_large(source_row(p, lane), p.columns)
+                      : isinf(squared) ? rms_of_large(source_row(p, r), p.columns)
                                        : rsqrtf(fmaf(squared, p.inverse_columns, p.eps));
-    d.y[lane * d.y_stride + row] = (a->x + b->x) * rms;
+    d->y[r * d->y_stride + row] = total * rms;
 }
 
 }  // namespace sparkinfer::cuda

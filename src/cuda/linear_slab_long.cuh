@@ -317,7 +317,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __maxnreg__(120) linear_slab_lon
     let_successor_start();
     if (block >= p.slab_blocks) {
         if (kBlocks == 1 && block < p.slab_blocks + p.dense_blocks && warp < kSlabWarps)
-            return dense_rows<kTokens>(p, block - p.slab_blocks, reinterpret_cast<float2*>(shared));
+            return dense_rows<kTokens>(p, block - p.slab_blocks, reinterpret_cast<float*>(shared));
         wait_for_predecessor();
         return;
     }

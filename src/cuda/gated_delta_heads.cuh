@@ -1,13 +1,13 @@
-// gated_delta_single.cuh — the gated delta rule for segments of one row: many sequences, a token each.
-// Computes   ops.h: GatedDelta, for segments that delta_is_single() takes; the others are delta_step_many's
+// gated_delta_heads.cuh — gated_delta_step.cuh for many segments: a block has a whole head.
+// Computes   ops.h: GatedDelta
 // Shapes     as gated_delta_step.cuh
 // Mapping    a block per (value head, segment) with all of the head's S in registers: thread (warp w < 8, lane)
 //            holds what the same thread of each of gated_delta_step.cuh's four blocks does, "quarter" by
-//            quarter, and sums in the same order: the same bits. Blocks of a multiprocessor hide each other's
-//            waiting.
-// Memory     S once in and once out, 128 KB a head and segment, whole rows of it; floor as
-//            gated_delta_step.cuh.
-// Order      as gated_delta_step.cuh; a block reads its header before the first barrier and writes it after.
+//            quarter, and sums in the same order: the same bits. Nothing is exchanged between blocks, and those
+//            of a multiprocessor hide each other's waiting.
+// Memory     S once in and once out per segment, 128 KB a head, whole rows of it; qkv and z once.
+// Order      as gated_delta_step.cuh; a block reads its header and logs before the first barrier and writes
+//            them after.
 // Limits     heads of 128, 4 taps. 256 threads, two blocks a multiprocessor. Trigger: top.
 // Numbers    docs/perf/h200.md
 // Tested     as gated_delta_step.cuh
@@ -16,38 +16,41 @@
 
 namespace sparkinfer::cuda {
 
-constexpr int kSingleThreads = kDeltaWarps * 32;
+constexpr int kHeadThreads = kDeltaWarps * 32;
 
-// One row, folded at once, and no state to save beside it.
-__device__ __forceinline__ bool delta_is_single(const GatedDelta& o, const Segment& g) {
-    return g.rows == 1 && g.saves == 0 && !(o.step.rows()[g.first_row].flags & kRowVerify);
-}
-
-struct SingleShared {
-    float4 tap[2][kSingleThreads];                           // each thread's own
+struct HeadShared {
+    float4 tap[2][kHeadThreads];                           // each thread's own
     alignas(16) float query[kDeltaWidth], key[kDeltaWidth];  // not yet normalised
     alignas(16) float value[kDeltaWidth], gate[kDeltaWidth];
     alignas(16) float read_key[kDeltaBlocks][kDeltaWarps][kDeltaColumns];
     float read_query[kDeltaBlocks][kDeltaWarps][kDeltaColumns];
     float squares[kDeltaBlocks];
-    float beta, keep;
+    float beta, keep, log_g;
+};
+
+// What one row brings to one thread.
+struct HeadInput {
+    float x, v;         // its channel of q or k before the convolution; warps 0 … 3: of v
+    float z;            // the others: of the gate
+    float beta, alpha;  // the first of them
 };
 
 // One thread of a block, at one segment. Cell: of S in memory, float or uint16_t for BF16.
 template <class Cell>
-struct SingleThread {
+struct HeadThread {
     const DeltaCall& p;
     const GatedDelta& o;
-    SingleShared& s;
+    HeadShared& s;
     Segment g;
     int head, warp, lane;
     bool owns_first;        // writes its channel of q or k to the ring
     int channel[2];         // of q or k; warps 0 … 3: of v
-    float last[2][3];
-    int start;
+    float last[2][3];  // channels' inputs of the 3 rows before the current one
+    int start;         // ring position of the segment's first row
+    int folded;
     float cell[kDeltaBlocks][4][4];  // quarter, row, column
 
-    __device__ __forceinline__ SingleThread(const DeltaCall& call, SingleShared& shared)
+    __device__ __forceinline__ HeadThread(const DeltaCall& call, HeadShared& shared)
         : p(call), o(call.op), s(shared) {
         head = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         const int n_k = o.state.key_heads, n_v = o.state.value_heads, share = n_v / n_k;
@@ -87,8 +90,8 @@ struct SingleThread {
                 }
             }
     }
-    __device__ __forceinline__ void store_cells(int q) const {
-        Cell* to = cells(g.state_out) + q * kDeltaColumns;
+    __device__ __forceinline__ void store_cells(int slot, int q) const {
+        Cell* to = cells(slot) + q * kDeltaColumns;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const float* c = cell[q][i];
@@ -136,29 +139,41 @@ struct SingleThread {
             }
         }
     }
+    __device__ __forceinline__ HeadInput input(int r) const {
+        const int t = g.first_row + r;
+        HeadInput in{__ldcg(o.qkv.row(t) + channel[0]), 0, 0, 0, 0};
+        if (warp < 4) {
+            in.v = __ldcg(o.qkv.row(t) + channel[1]);
+            return in;
+        }
+        in.z = __ldcg(o.z.row(t) + head * kDeltaWidth + int(threadIdx.x) % kDeltaWidth);
+        if (threadIdx.x != 128) return in;
+        in.beta = __ldcg(o.beta.row(t) + head), in.alpha = __ldcg(o.alpha.row(t) + head);
+        return in;
+    }
     // Channels through convolution and silu, and the head's gates.
     __device__ __forceinline__ float convolved(int c, float x) {
         const float4 tap = s.tap[c][threadIdx.x];
         float m = __fmul_rn(last[c][0], tap.x);
         m = __fmaf_rn(last[c][1], tap.y, m);
         m = __fmaf_rn(last[c][2], tap.z, m);
+        last[c][0] = last[c][1], last[c][1] = last[c][2], last[c][2] = x;
         return fast_silu(__fmaf_rn(x, tap.w, m));
     }
-    __device__ __forceinline__ void convolve(float x, float v) {
+    __device__ __forceinline__ void convolve(const HeadInput& in) {
         const int of_head = int(threadIdx.x) % kDeltaWidth;
-        (warp < 4 ? s.query : s.key)[of_head] = convolved(0, x);
+        (warp < 4 ? s.query : s.key)[of_head] = convolved(0, in.x);
         if (warp < 4) {
-            s.value[of_head] = convolved(1, v);
+            s.value[of_head] = convolved(1, in.v);
             return;
         }
-        const float z = __ldcg(o.z.row(g.first_row) + head * kDeltaWidth + of_head),
-                    gain = __ldg(static_cast<const float*>(o.norm.data) + of_head);
-        s.gate[of_head] = fast_silu(z) * gain;
+        s.gate[of_head] = fast_silu(in.z) * __ldg(static_cast<const float*>(o.norm.data) + of_head);
         if (threadIdx.x != 128) return;
         const float rate = __ldg(static_cast<const float*>(o.decay.data) + head),
                     bias = __ldg(static_cast<const float*>(o.dt_bias.data) + head);
-        s.keep = expf(__fmul_rn(rate, softplus(__ldcg(o.alpha.row(g.first_row) + head) + bias)));
-        s.beta = fast_sigmoid(__ldcg(o.beta.row(g.first_row) + head));
+        s.log_g = __fmul_rn(rate, softplus(in.alpha + bias));
+        s.keep = expf(s.log_g);
+        s.beta = fast_sigmoid(in.beta);
     }
     __device__ __forceinline__ void read_cells() {
         const float4 k = *reinterpret_cast<const float4*>(s.key + row_of_s());
@@ -176,7 +191,8 @@ struct SingleThread {
         return delta_change(s.beta, s.value[q * kDeltaColumns + lane], __fmul_rn(s.keep, key_scale),
                             delta_sum(part));
     }
-    __device__ __forceinline__ void change_cells(const DeltaNorms& n) {
+    // `slot`: where the cells go as well, or -1.
+    __device__ __forceinline__ void change_cells(const DeltaNorms& n, int slot) {
         const float4 k = *reinterpret_cast<const float4*>(s.key + row_of_s());
         const float key[4] = {__fmul_rn(k.x, n.key_scale), __fmul_rn(k.y, n.key_scale),
                               __fmul_rn(k.z, n.key_scale), __fmul_rn(k.w, n.key_scale)};
@@ -187,11 +203,11 @@ struct SingleThread {
 #pragma unroll
             for (int j = 0; j < 4; ++j) d[j] = __shfl_sync(kWholeWarp, mine, lane % 8 * 4 + j);
             update(q, s.keep, key, d);
-            if (g.state_out >= 0) store_cells(q);
+            if (slot >= 0) store_cells(slot, q);
         }
     }
-    // Column `lane` of quarter `warp` before its norm, and the quarter's Σo².
-    __device__ __forceinline__ float out(const DeltaNorms& n) {
+    // Column `lane` of quarter `warp` before its norm, the quarter's Σo², and the log's entry `logged` (< 0: none).
+    __device__ __forceinline__ float out(const DeltaNorms& n, int logged) {
         float by_query[kDeltaWarps];
 #pragma unroll
         for (int w = 0; w < kDeltaWarps; ++w) by_query[w] = s.read_query[warp][w][lane];
@@ -200,68 +216,115 @@ struct SingleThread {
                                   __fmul_rn(d, n.key_query));
         const float squares = warp_sum(__fmul_rn(y, y));
         if (lane == 0) s.squares[warp] = squares;
+        if (logged >= 0 && g.state_out >= 0) {
+            const DeltaState to(p, g.state_out);
+            const int64_t entry = int64_t(logged) * o.state.value_heads + head;
+            const int column = warp * kDeltaColumns + lane;
+            to.log_k[entry * kDeltaWidth + column] = __fmul_rn(s.key[column], n.key_scale);
+            to.log_d[entry * kDeltaWidth + column] = d;
+            if (column == 0) to.log_g[entry] = s.log_g;
+        }
         return y;
     }
-    __device__ __forceinline__ void write_ring(int c, float x) const {
-        const DeltaState to(p, g.state_out);
-        const float three[3] = {last[c][1], last[c][2], x};
-#pragma unroll
-        for (int i = 0; i < 3; ++i)
-            if (i == 2 || g.state_out != g.state_in)
-                to.ring[int64_t(delta_column(start, i - 2)) * o.state.channels + channel[c]] = three[i];
-    }
-    // The row; its inputs have been read.
-    __device__ __forceinline__ void run(float x, float v) {
-        convolve(x, v);
+    __device__ __forceinline__ void run_row(const HeadInput& in, int r, int slot) {
+        convolve(in);
         __syncthreads();
         const DeltaNorms n(s.key, s.query, lane);
         read_cells();
         __syncthreads();
-        const float y = warp < kDeltaBlocks ? out(n) : 0;
-        change_cells(n);
-        if (g.state_out >= 0) {
-            if (owns_first) write_ring(0, x);
-            if (warp < 4) write_ring(1, v);
-            if (threadIdx.x == 0) DeltaState(p, g.state_out).header[head] = {delta_column(start, 1), 0, {0, 0}};
-        }
-        __syncthreads();
+        const int column = warp * kDeltaColumns + lane;
+        float y = 0, gate = 0;
+        if (warp < kDeltaBlocks) y = out(n, r - folded), gate = s.gate[column];
+        change_cells(n, slot);
+        __syncthreads();  // the row's values are no longer read
         if (warp >= kDeltaBlocks) return;
         const float sum = (s.squares[0] + s.squares[1]) + (s.squares[2] + s.squares[3]);
-        const int column = warp * kDeltaColumns + lane;
-        o.y.row(g.first_row)[head * kDeltaWidth + column] =
-            y * rsqrtf(sum / kDeltaWidth + o.eps) * s.gate[column];
+        o.y.row(g.first_row + r)[head * kDeltaWidth + column] = y * rsqrtf(sum / kDeltaWidth + o.eps) * gate;
+    }
+    // As DeltaThread's: a channel of a state after `rows_folded` rows, with `logged` more behind them.
+    __device__ __forceinline__ void write_channel(int c, int slot, int rows_folded, int logged) const {
+        float* ring = DeltaState(p, slot).ring + channel[c];
+#pragma unroll 1
+        for (int r = rows_folded - 3; r < rows_folded + logged; ++r) {
+            if (r < 0 && slot == g.state_in) continue;  // it lies there
+            const int64_t column = int64_t(delta_column(start, r)) * o.state.channels;
+            const float* from = r >= 0           ? o.qkv.row(g.first_row + r) + channel[c]
+                                : g.state_in < 0 ? nullptr
+                                                 : DeltaState(p, g.state_in).ring + channel[c] + column;
+            ring[column] = from ? __ldcg(from) : 0.0f;
+        }
+    }
+    __device__ __forceinline__ void write_ring(int slot, int rows_folded, int logged) const {
+        if (owns_first) write_channel(0, slot, rows_folded, logged);
+        if (warp < 4) write_channel(1, slot, rows_folded, logged);
+        if (threadIdx.x == 0)
+            DeltaState(p, slot).header[head] = {delta_column(start, rows_folded), logged, {0, 0}};
+    }
+    __device__ __forceinline__ void store_all(int slot) const {
+        if (slot < 0) return;
+#pragma unroll
+        for (int q = 0; q < kDeltaBlocks; ++q) store_cells(slot, q);
+    }
+    // Where Step asks for the state after row r.
+    __device__ __forceinline__ void save(int r, bool alone) const {
+#pragma unroll 1
+        for (int i = 0; i < g.saves; ++i) {
+            const Save want = o.step.saves()[g.first_save + i];
+            if (want.row != g.first_row + r) continue;
+            store_all(want.state);
+            if (alone) write_ring(want.state, r + 1, 0);
+        }
+    }
+    // The segment's rows, of which the first has been read. Ring and headers of longer segments are delta_ring's.
+    __device__ __forceinline__ void run(HeadInput next) {
+        const bool alone = g.rows <= kMaxVerifyRows;
+        const int logged = g.rows - folded;
+#pragma unroll 1
+        for (int r = 0; r < g.rows; ++r) {
+            const HeadInput in = next;
+            if (r + 1 < g.rows) next = input(r + 1);
+            if (r == folded) store_all(g.state_out);
+            run_row(in, r, r + 1 == folded && !logged ? g.state_out : -1);
+            if (g.saves) save(r, alone);
+        }
+        if (g.state_out < 0) return;
+        if (!g.rows) __syncthreads(), store_all(g.state_out);  // everybody has read header and logs
+        if (alone) write_ring(g.state_out, folded, logged);
     }
 };
 
-// Kernel     delta_single: 128 registers, 18560 bytes
+// Kernel     delta_heads: 128 registers, 18560 bytes
 template <class Cell>
-__global__ void __launch_bounds__(kSingleThreads, 2) delta_single(const __grid_constant__ DeltaCall p) {
-    __shared__ SingleShared s;
+__global__ void __launch_bounds__(kHeadThreads, 2) delta_heads(const __grid_constant__ DeltaCall p) {
+    __shared__ HeadShared s;
     let_successor_start();
     const GatedDelta& o = p.op;
-    const int segments = o.step.header().segments;
-    SingleThread<Cell> me(p, s);
+    const StepHeader& h = o.step.header();
+    HeadThread<Cell> me(p, s);
+    const int output = me.head * kDeltaWidth + int(threadIdx.x) % kDeltaWidth;
+    if (p.rank) wait_for_predecessor();
 #pragma unroll 1
-    for (int index = blockIdx.y; index < segments; index += gridDim.y) {
+    for (int index = blockIdx.y; index < h.segments; index += gridDim.y) {
+        if (p.rank && __ldcg(p.rank + index) >= 0) continue;
         me.g = o.step.segments()[index];
-        if (!delta_is_single(o, me.g)) continue;
-        const int early = delta_accepted_early(me.g), row = me.g.first_row;
+        const int early = delta_accepted_early(me.g);
         me.load_cells();
         me.load_columns(max(early, 0));
+        me.folded = delta_folded(o, me.g);
         wait_for_predecessor();
-        const float x = __ldcg(o.qkv.row(row) + me.channel[0]),
-                    v = me.warp < 4 ? __ldcg(o.qkv.row(row) + me.channel[1]) : 0;
+        const HeadInput first = me.g.rows > 0 ? me.input(0) : HeadInput{};
         const DeltaCursor c = delta_cursor(o, me.g, delta_has_cursor(o, me.g));
         if (c.stopped) {
-            if (me.warp < 4) o.y.row(row)[me.head * kDeltaWidth + int(threadIdx.x)] = 0;
+            for (int r = 0; r < me.g.rows && me.warp < 4; ++r) o.y.row(me.g.first_row + r)[output] = 0;
             continue;
         }
         if (c.accepted > 0) me.load_columns(c.accepted);
         if (const int accepted = max(early, c.accepted); accepted > 0) me.fold(accepted);
-        me.run(x, v);
+        me.run(first);
         __syncthreads();  // before the next segment's values
     }
     wait_for_predecessor();
+    for (int t = h.rows + blockIdx.y; t < o.y.rows() && me.warp < 4; t += gridDim.y) o.y.row(t)[output] = 0;
 }
 
 }  // namespace sparkinfer::cuda
