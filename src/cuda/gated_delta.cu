@@ -61,7 +61,7 @@ void lower_long(Lowering& l, const DeltaCall& call, int32_t segments) {
     p.squares = l.scratch<float>(int64_t(rows) * layer.value_heads * 8);
     p.call.rank = p.plan.rank;
     l.add(delta_plan, dim3(1), dim3(256), 0, p, "plan");
-    add_steps(l, p.call, segments);
+    add_steps(l, p.call, std::min(segments, resident_segments(l.device(), 2, layer.value_heads)));
 
     const int32_t side_by_side = std::min(longs, resident_segments(l.device(), 1, blocks));
     const int32_t chunks_at_once = int32_t(std::min<int64_t>(chunks, rows / kChunkRows + 8));

@@ -38,7 +38,10 @@ bool lower_many(Lowering& l, const NormLinear& op) {
             others.push_back({nullptr, y, 0, op.y[i].stride, op.w[i], nullptr, rows, 1, false});
     }
     if (rows <= kFewRows || slabs.empty()) return false;
-    add_slab_gemm(l, pack_rows(l, normed_rows_of(op.x, op.norm, op.eps)), rows, slabs, SlabMode::store);
+    const PackedRows packed = pack_rows(l, normed_rows_of(op.x, op.norm, op.eps));
+    if (rows >= kManyRows && !others.empty())  // a router: its experts want them next
+        l.keep(op.norm.data, NormedRows{packed, op.x.data});
+    add_slab_gemm(l, packed, rows, slabs, SlabMode::store);
     if (others.empty() || add_small_dense(l, op, others)) return true;
     add_normed_linears(l,
                        {static_cast<const float*>(op.x.data), op.x.stride, rows, width,

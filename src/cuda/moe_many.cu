@@ -17,7 +17,12 @@ struct CombinePlaces {
     const float* scale;    // Weight::scale of the down matrix
     const int8_t* powers;  // [E, D] of its rows
     float undo;
-    const float* shared;         // [T, D] or null
+    const float* shared;         // [T, D] or null: of the shared expert, with shared_scalar, or
+    const __half* shared_half;   // the same as `down`, a row a token; its scalar is in shared_factor
+    const float* shared_factor;  // [T]
+    const float* shared_scale;
+    const int8_t* shared_powers;  // [D]
+    float shared_undo;
     const float* shared_scalar;  // [T, 1] or null
     int64_t scalar_stride;
     const int32_t* place;  // [T, K]
@@ -28,10 +33,13 @@ struct CombinePlaces {
     int32_t width, k;
     bool aligned;  // rows of x, to 16 bytes
 };
-__device__ __forceinline__ float4 halves(const __half* from) {
+// sum += by · four FP16 products, each times its row's power.
+__device__ __forceinline__ void add_halves(float4& sum, const __half* from, const int8_t* powers, float by) {
     const uint2 v = *reinterpret_cast<const uint2*>(from);
     const float2 a = half2_floats(v.x), b = half2_floats(v.y);
-    return make_float4(a.x, a.y, b.x, b.y);
+    const char4 power = *reinterpret_cast<const char4*>(powers);
+    sum.x = fmaf(by * power_of_two(-power.x), a.x, sum.x), sum.y = fmaf(by * power_of_two(-power.y), a.y, sum.y);
+    sum.z = fmaf(by * power_of_two(-power.z), b.x, sum.z), sum.w = fmaf(by * power_of_two(-power.w), b.y, sum.w);
 }
 // x[t] += Σ_j weight · down[place], in the order of j, + the shared expert. Four columns a thread.
 // Kernel     combine_places: 48 registers
@@ -46,15 +54,12 @@ __global__ void __launch_bounds__(256) combine_places(const CombinePlaces p) {
 #pragma unroll 4
     for (int j = 0; j < p.k; ++j) {
         const int at = place[j];
-        const float4 v = halves(p.down + int64_t(at) * p.width + i);
-        const char4 power =
-            *reinterpret_cast<const char4*>(p.powers + int64_t(p.id[r * p.k + j]) * p.width + i);
-        const float by = p.weight[r * p.k + j] * (undo * p.factor[at]);
-        sum.x = fmaf(by * power_of_two(-power.x), v.x, sum.x),
-        sum.y = fmaf(by * power_of_two(-power.y), v.y, sum.y);
-        sum.z = fmaf(by * power_of_two(-power.z), v.z, sum.z),
-        sum.w = fmaf(by * power_of_two(-power.w), v.w, sum.w);
+        add_halves(sum, p.down + int64_t(at) * p.width + i, p.powers + int64_t(p.id[r * p.k + j]) * p.width + i,
+                   p.weight[r * p.k + j] * (undo * p.factor[at]));
     }
+    if (p.shared_half)
+        add_halves(sum, p.shared_half + int64_t(r) * p.width + i, p.shared_powers + i,
+                   p.shared_undo * p.shared_scale[0] * p.shared_factor[r]);
     if (p.shared) {
         const float by = p.shared_scalar ? sigmoid(p.shared_scalar[r * p.scalar_stride]) : 1.0f;
         const float4 v = *reinterpret_cast<const float4*>(p.shared + int64_t(r) * p.width + i);
@@ -82,16 +87,18 @@ bool lower_many(Lowering& l, const MoeGlu& op) {
         add_ordered_rows(l, op.step, op.slots, op.logits, op.router,
                          expert_tile_rows(l, rows * k, int32_t(op.logits.cols())), &op.y)
             .order;
-    const PackedRows x = pack_places(l, normed_rows_of(op.x, op.norm, op.eps), order, k);
+    NormedRows packed{};
+    const PackedRows x = l.kept(op.norm.data, packed) && packed.of == op.x.data
+                             ? spread_places(l, packed.rows, rows, order, k)
+                             : pack_places(l, normed_rows_of(op.x, op.norm, op.eps), order, k);
     add_expert_gemm(l, x, order, {op.gate, static_cast<float*>(op.y.data), op.y.stride}, SlabMode::glu, k,
                     op.gate.out);
     return true;
 }
 
-// x += sigmoid(scalar) · the shared expert's output, by a slab product; otherwise that output [T, D] for
-// combine. Null: there is none, or it is added.
-static float* add_shared(Lowering& l, const MoeDownAdd& op, const ExpertOrder& order) {
-    if (!op.shared_down.data) return nullptr;
+// What combine needs of the shared expert; few rows of a slab product are added to x at once.
+static void add_shared(Lowering& l, const MoeDownAdd& op, const ExpertOrder& order, CombinePlaces& p) {
+    if (!op.shared_down.data) return;
     const int32_t rows = op.x.rows(), width = int32_t(op.x.cols());
     if (has_slab_gemm(op.shared_down)) {
         RowSource h = rows_of(op.shared_gate);
@@ -102,15 +109,26 @@ static float* add_shared(Lowering& l, const MoeDownAdd& op, const ExpertOrder& o
         h.weight_stride = op.shared_scalar.stride;
         h.present = order.place;
         h.present_stride = op.router.top_k;
-        const Product product{op.shared_down, static_cast<float*>(op.x.data), op.x.stride};
-        add_slab_gemm(l, pack_rows(l, h), rows, {&product, 1}, SlabMode::add);
-        return nullptr;
+        const PackedRows packed = pack_rows(l, h);
+        const bool half = rows >= kManyRows;
+        const Product product{op.shared_down,
+                              half ? reinterpret_cast<float*>(l.scratch<__half>(int64_t(rows) * width))
+                                   : static_cast<float*>(op.x.data),
+                              half ? width : op.x.stride};
+        add_slab_gemm(l, packed, rows, {&product, 1}, half ? SlabMode::half : SlabMode::add);
+        if (!half) return;
+        p.shared_half = reinterpret_cast<const __half*>(product.y);
+        p.shared_factor = packed.factor, p.shared_scale = op.shared_down.scale;
+        p.shared_powers = row_powers_of(op.shared_down);
+        p.shared_undo = half_undo(op.shared_down, op.shared_down.in);
+        return;
     }
     float* y = l.scratch<float>(int64_t(rows) * width);
     float* h = l.scratch<float>(int64_t(rows) * op.shared_down.in);
     add_glu_rows(l, op.shared_gate, op.shared_up, h, op.activation);
     add_linear_generic(l, {h, y, op.shared_down.in, width, op.shared_down, nullptr, rows, 1, false});
-    return y;
+    p.shared = y;
+    p.shared_scalar = static_cast<const float*>(op.shared_scalar.data), p.scalar_stride = op.shared_scalar.stride;
 }
 
 bool lower_many(Lowering& l, const MoeDownAdd& op) {
@@ -123,13 +141,15 @@ bool lower_many(Lowering& l, const MoeDownAdd& op) {
     const PackedRows packed = pack_places(l, h, order, 1);
     __half* down = l.scratch<__half>(int64_t(order.places) * width);
     add_expert_gemm(l, packed, order, {op.down, reinterpret_cast<float*>(down), width}, SlabMode::half);
-    const float* shared = add_shared(l, op, order);
-    l.add(combine_places, dim3((width / 4 + 255) / 256, rows), dim3(256), 0,
-          {down, packed.factor, op.down.scale, row_powers_of(op.down), half_undo(op.down, op.down.in), shared,
-           static_cast<const float*>(op.shared_scalar.data), op.shared_scalar.stride, order.place, routed.id,
-           routed.weight, static_cast<float*>(op.x.data), op.x.stride, width, k,
-           op.x.stride % 4 == 0 && reinterpret_cast<uintptr_t>(op.x.data) % 16 == 0},
-          "combine");
+    CombinePlaces p{};
+    p.down = down, p.factor = packed.factor, p.scale = op.down.scale, p.powers = row_powers_of(op.down);
+    p.undo = half_undo(op.down, op.down.in);
+    p.place = order.place, p.id = routed.id, p.weight = routed.weight;
+    p.x = static_cast<float*>(op.x.data), p.stride = op.x.stride;
+    p.width = width, p.k = k;
+    p.aligned = op.x.stride % 4 == 0 && reinterpret_cast<uintptr_t>(op.x.data) % 16 == 0;
+    add_shared(l, op, order, p);
+    l.add(combine_places, dim3((width / 4 + 255) / 256, rows), dim3(256), 0, p, "combine");
     return true;
 }
 

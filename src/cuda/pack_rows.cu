@@ -134,16 +134,56 @@ __global__ void __launch_bounds__(pack_block<kThreads>()) pack(const Pack p) {
     }
 }
 
+struct Spread {
+    PackedRows from, to;
+    const int32_t* place;  // [rows, each]
+    int32_t rows, each;
+};
+// Packed rows to the places of their pairs, a row a warp.
+// Kernel     spread: 64 registers
+__global__ void __launch_bounds__(256) spread(const Spread p) {
+    constexpr int kKept = 8;
+    wait_for_predecessor();
+    let_successor_start();
+    const int r = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32, chunks = p.from.columns / 8;
+    if (r >= p.rows) return;
+    const int32_t* places = p.place + int64_t(r) * p.each;
+    const float factor = p.from.factor[r];
+#pragma unroll 1
+    for (int first = lane; first < chunks; first += 32 * kKept) {
+        uint4 v[kKept];
+#pragma unroll
+        for (int i = 0; i < kKept; ++i)
+            if (first + 32 * i < chunks)
+                v[i] = *reinterpret_cast<const uint4*>(p.from.data + p.from.chunk_at(r, first + 32 * i));
+#pragma unroll 1
+        for (int j = 0; j < p.each; ++j) {
+            const int to = places[j];
+            if (to < 0) continue;
+#pragma unroll
+            for (int i = 0; i < kKept; ++i)
+                if (first + 32 * i < chunks)
+                    *reinterpret_cast<uint4*>(p.to.data + p.to.chunk_at(to, first + 32 * i)) = v[i];
+        }
+    }
+    for (int j = lane; j < p.each; j += 32)
+        if (places[j] >= 0) p.to.factor[places[j]] = factor;
+}
+
 bool aligned(const void* p, int64_t stride) {
     return reinterpret_cast<uintptr_t>(p) % 16 == 0 && stride % 4 == 0;
 }
 
-PackedRows add_pack(Lowering& l, const RowSource& source, int32_t rows, const int32_t* place, int32_t each) {
+PackedRows packed_scratch(Lowering& l, int32_t rows, int32_t columns) {
     PackedRows to{};
     to.padded = (rows + kPackRows - 1) / kPackRows * kPackRows;
-    to.columns = (source.columns + kPackColumns - 1) / kPackColumns * kPackColumns;
+    to.columns = (columns + kPackColumns - 1) / kPackColumns * kPackColumns;
     to.data = l.scratch<std::byte>(to.plane_bytes() + kPackSlack * 128);
     to.factor = l.scratch<float>(to.padded + kPackSlack);
+    return to;
+}
+PackedRows add_pack(Lowering& l, const RowSource& source, int32_t rows, const int32_t* place, int32_t each) {
+    const PackedRows to = packed_scratch(l, rows, source.columns);
     const Pack p{source,
                  to,
                  place,
@@ -189,6 +229,12 @@ PackedRows pack_rows(Lowering& l, const RowSource& source) {
 }
 PackedRows pack_places(Lowering& l, const RowSource& source, const ExpertOrder& order, int32_t each) {
     return add_pack(l, source, order.places, order.place, each);
+}
+PackedRows spread_places(Lowering& l, const PackedRows& from, int32_t rows, const ExpertOrder& order,
+                         int32_t each) {
+    const PackedRows to = packed_scratch(l, order.places, from.columns);
+    l.add(spread, dim3(unsigned(rows + 7) / 8), dim3(256), 0, {from, to, order.place, rows, each}, "spread");
+    return to;
 }
 
 }  // namespace sparkinfer::cuda

@@ -34,4 +34,14 @@ PackedRows pack_rows(Lowering& l, const RowSource& source);
 // Row r goes to the places of its pairs r · each … (those that are not -1).
 PackedRows pack_places(Lowering& l, const RowSource& source, const ExpertOrder& order, int32_t each);
 
+// pack_places of rows that are packed already.
+PackedRows spread_places(Lowering& l, const PackedRows& from, int32_t rows, const ExpertOrder& order,
+                         int32_t each);
+
+// What an instruction keeps for the next one, by its norm: rows of `of`, normalised.
+struct NormedRows {
+    PackedRows rows;
+    const void* of;
+};
+
 }  // namespace sparkinfer::cuda

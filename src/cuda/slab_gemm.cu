@@ -256,6 +256,7 @@ void add_slab_gemm(Lowering& l, const PackedRows& x, int32_t rows, std::span<con
         }
         if (weights.empty()) continue;
         p.x = x, p.rows = rows, p.steps = x.columns / kPackColumns, p.mode = mode;
+        p.half_power = half_power(x.columns);
         launch_kind(l, p, kind, weights);
     }
 }
