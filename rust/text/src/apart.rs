@@ -20,21 +20,24 @@ pub fn apart<T: Send + 'static>(
     f: impl FnOnce() -> Result<T, Failure> + Send + Clone + 'static,
 ) -> Result<T, Failure> {
     let (send, receive) = sync_channel(1);
-    let started = STACK_BYTES.into_iter().any(|bytes| {
+    let started = STACK_BYTES.into_iter().find_map(|bytes| {
         let (f, send) = (f.clone(), send.clone());
         let work = move || {
             let outcome = catch_unwind(AssertUnwindSafe(f));
             let failed = |_| Err(internal("handling the chat template failed".into()));
             let _ = send.send(outcome.unwrap_or_else(failed)); // nobody waits any more: drop it
         };
-        Builder::new().name("template".into()).stack_size(bytes).spawn(work).is_ok()
+        Builder::new().name("template".into()).stack_size(bytes).spawn(work).ok()
     });
-    if !started {
+    let Some(thread) = started else {
         return Err(out_of_resources("no thread can be started for the chat template".into()));
-    }
+    };
     drop(send);
     match receive.recv_timeout(Duration::from_secs(SECONDS)) {
-        Ok(outcome) => outcome,
+        Ok(outcome) => {
+            let _ = thread.join(); // it is at its end: what it holds is given back before the caller goes on
+            outcome
+        }
         Err(RecvTimeoutError::Timeout) => {
             Err(bad_input(format!("the chat template ran longer than {SECONDS} seconds and was given up")))
         }
