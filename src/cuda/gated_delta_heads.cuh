@@ -19,7 +19,8 @@ namespace sparkinfer::cuda {
 constexpr int kHeadThreads = kDeltaWarps * 32;
 
 struct HeadShared {
-    float4 tap[2][kHeadThreads];                           // each thread's own
+    float4 tap[2][kHeadThreads];      // each thread's own, and its channels' inputs of the 3 rows before
+    float last[2][3][kHeadThreads];
     alignas(16) float query[kDeltaWidth], key[kDeltaWidth];  // not yet normalised
     alignas(16) float value[kDeltaWidth], gate[kDeltaWidth];
     alignas(16) float read_key[kDeltaBlocks][kDeltaWarps][kDeltaColumns];
@@ -45,7 +46,6 @@ struct HeadThread {
     int head, warp, lane;
     bool owns_first;        // writes its channel of q or k to the ring
     int channel[2];         // of q or k; warps 0 … 3: of v
-    float last[2][3];  // channels' inputs of the 3 rows before the current one
     int start;         // ring position of the segment's first row
     int folded;
     float cell[kDeltaBlocks][4][4];  // quarter, row, column
@@ -106,15 +106,15 @@ struct HeadThread {
     __device__ __forceinline__ void load_columns(int accepted) {
         start = 0;
 #pragma unroll
-        for (int c = 0; c < 2; ++c) last[c][0] = last[c][1] = last[c][2] = 0;
+        for (int i = 0; i < 3; ++i) s.last[0][i][threadIdx.x] = s.last[1][i][threadIdx.x] = 0;
         if (g.state_in < 0) return;
         const DeltaState in(p, g.state_in);
         start = __ldcg(&in.header[head].position) + accepted;
 #pragma unroll
         for (int i = 0; i < 3; ++i) {
             const float* column = in.ring + int64_t(delta_column(start, i - 3)) * o.state.channels;
-            last[0][i] = __ldcg(column + channel[0]);
-            if (warp < 4) last[1][i] = __ldcg(column + channel[1]);
+            s.last[0][i][threadIdx.x] = __ldcg(column + channel[0]);
+            if (warp < 4) s.last[1][i][threadIdx.x] = __ldcg(column + channel[1]);
         }
     }
     __device__ __forceinline__ void update(int q, float keep, const float (&key)[4], const float (&d)[4]) {
@@ -154,10 +154,11 @@ struct HeadThread {
     // Channels through convolution and silu, and the head's gates.
     __device__ __forceinline__ float convolved(int c, float x) {
         const float4 tap = s.tap[c][threadIdx.x];
-        float m = __fmul_rn(last[c][0], tap.x);
-        m = __fmaf_rn(last[c][1], tap.y, m);
-        m = __fmaf_rn(last[c][2], tap.z, m);
-        last[c][0] = last[c][1], last[c][1] = last[c][2], last[c][2] = x;
+        float* last[3] = {&s.last[c][0][threadIdx.x], &s.last[c][1][threadIdx.x], &s.last[c][2][threadIdx.x]};
+        float m = __fmul_rn(*last[0], tap.x);
+        m = __fmaf_rn(*last[1], tap.y, m);
+        m = __fmaf_rn(*last[2], tap.z, m);
+        *last[0] = *last[1], *last[1] = *last[2], *last[2] = x;
         return fast_silu(__fmaf_rn(x, tap.w, m));
     }
     __device__ __forceinline__ void convolve(const HeadInput& in) {
@@ -229,7 +230,7 @@ struct HeadThread {
     __device__ __forceinline__ void run_row(const HeadInput& in, int r, int slot) {
         convolve(in);
         __syncthreads();
-        const DeltaNorms n(s.key, s.query, lane);
+        const DeltaNorms n(delta_products(s.key, s.query, lane));
         read_cells();
         __syncthreads();
         const int column = warp * kDeltaColumns + lane;
@@ -276,13 +277,12 @@ struct HeadThread {
         }
     }
     // The segment's rows, of which the first has been read. Ring and headers of longer segments are delta_ring's.
-    __device__ __forceinline__ void run(HeadInput next) {
+    __device__ __forceinline__ void run(const HeadInput& first) {
         const bool alone = g.rows <= kMaxVerifyRows;
         const int logged = g.rows - folded;
 #pragma unroll 1
         for (int r = 0; r < g.rows; ++r) {
-            const HeadInput in = next;
-            if (r + 1 < g.rows) next = input(r + 1);
+            const HeadInput in = r ? input(r) : first;
             if (r == folded) store_all(g.state_out);
             run_row(in, r, r + 1 == folded && !logged ? g.state_out : -1);
             if (g.saves) save(r, alone);
@@ -293,7 +293,7 @@ struct HeadThread {
     }
 };
 
-// Kernel     delta_heads: 128 registers, 18560 bytes
+// Kernel     delta_heads: 128 registers, 24704 bytes
 template <class Cell>
 __global__ void __launch_bounds__(kHeadThreads, 2) delta_heads(const __grid_constant__ DeltaCall p) {
     __shared__ HeadShared s;

@@ -34,19 +34,23 @@ constexpr int kDeltaBatch = 8;  // rows between exchanges
 static_assert(kDeltaColumns == 32 && kDeltaWarps * 16 == kDeltaWidth,
               "thread (warp, lane) holds 4 by 4 cells of S");
 
-// What makes q and k of length 1: all lanes of a warp.
+// |k|², |q|² and q·k, in all lanes of a warp.
+__device__ __forceinline__ float3 delta_products(const float* key, const float* query, int lane) {
+    const float4 k = *reinterpret_cast<const float4*>(key + lane * 4);
+    const float4 q = *reinterpret_cast<const float4*>(query + lane * 4);
+    const float kk = warp_sum(k.x * k.x + k.y * k.y + k.z * k.z + k.w * k.w);
+    const float qq = warp_sum(q.x * q.x + q.y * q.y + q.z * q.z + q.w * q.w);
+    const float qk = warp_sum(q.x * k.x + q.y * k.y + q.z * k.z + q.w * k.w);
+    return make_float3(kk, qq, qk);
+}
+// What makes q and k of length 1.
 struct DeltaNorms {
     float key_scale, query_scale, key_query;  // 1/|k|, 128^-½/|q|, q·k normalised
     DeltaNorms() = default;
-    __device__ __forceinline__ DeltaNorms(const float* key, const float* query, int lane) {
-        const float4 k = *reinterpret_cast<const float4*>(key + lane * 4);
-        const float4 q = *reinterpret_cast<const float4*>(query + lane * 4);
-        const float kk = warp_sum(k.x * k.x + k.y * k.y + k.z * k.z + k.w * k.w);
-        const float qq = warp_sum(q.x * q.x + q.y * q.y + q.z * q.z + q.w * q.w);
-        const float qk = warp_sum(q.x * k.x + q.y * k.y + q.z * k.z + q.w * k.w);
-        key_scale = rsqrtf(kk + 1e-6f);
-        query_scale = rsqrtf(qq + 1e-6f) * 0.08838834764831845f;  // 128^-½
-        key_query = qk * key_scale * query_scale;
+    __device__ __forceinline__ explicit DeltaNorms(const float3& of) {
+        key_scale = rsqrtf(of.x + 1e-6f);
+        query_scale = rsqrtf(of.y + 1e-6f) * 0.08838834764831845f;  // 128^-½
+        key_query = of.z * key_scale * query_scale;
     }
 };
 struct DeltaShared {
@@ -280,8 +284,8 @@ __device__ __forceinline__ void DeltaThread<kOut>::read_cells(int r) {
 // Warp 8: what makes q and k of length 1.
 template <bool kOut>
 __device__ __forceinline__ void DeltaThread<kOut>::norms(int r) {
-    const DeltaNorms n(s.key[r % 2], s.query[r % 2], lane);
-    if (lane == 0) s.norms = n;
+    const float3 of = delta_products(s.key[r % 2], s.query[r % 2], lane);
+    if (lane == 0) s.norms = DeltaNorms(of);
 }
 
 __device__ __forceinline__ float delta_sum(const float (&part)[kDeltaWarps]) {

@@ -22,11 +22,18 @@ void add_rms_norm(Lowering& l, int32_t rows, const RmsNorm& p) {
     l.add(rms_norm, dim3(rows), dim3(256), 0, p, "rms_norm");
 }
 
-// Packs the rows that `parts` share as `rows` says.
-static void add_linears_packed(Lowering& l, const PlaneRows& rows, std::span<const GenericLinear> parts) {
+// Packs the rows that `parts` share as `rows` says. A float32 matrix of one row takes no tiles of its own.
+static void add_linears_packed(Lowering& l, PlaneRows rows, std::span<const GenericLinear> parts) {
     PlanesPart part[kMaxParts];
-    for (size_t i = 0; i < parts.size(); ++i) part[i] = {parts[i].w, parts[i].y, parts[i].y_stride};
-    add_linear_planes(l, add_pack_planes(l, rows), rows.rows, {part, parts.size()}, parts[0].add);
+    size_t count = 0;
+    for (const GenericLinear& p : parts) {
+        const bool one = p.w.out == 1 && p.w.quant == Quant::f32 && p.w.scale_count == 0 && !p.add;
+        if (one && parts.size() > 1 && !rows.dot && takes_dot(rows))
+            rows.dot = static_cast<const float*>(p.w.data), rows.dot_y = p.y, rows.dot_stride = p.y_stride;
+        else
+            part[count++] = {p.w, p.y, p.y_stride};
+    }
+    add_linear_planes(l, add_pack_planes(l, rows), rows.rows, {part, count}, parts[0].add);
 }
 
 void add_linears_generic(Lowering& l, std::span<const GenericLinear> parts) {

@@ -69,26 +69,31 @@ __device__ __forceinline__ void dense_rows(const SlabLinear& p, int block, float
 #pragma unroll 1
     for (int first = warp * 256 + lane * 4; first < p.columns; first += kStep) {
         if (first >= kStep) fetch(first);
-        float4 v[kRows][kFours];
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-            const float* from = source_row(p, r);
-#pragma unroll
-            for (int j = 0; j < kFours; ++j)
-                v[r][j] = from && first + j * 128 < p.columns ? load4_l2(from + first + j * 128)
-                                                              : make_float4(0, 0, 0, 0);
-        }
         const auto add = [](float4 a, float4 b, float sum) {
             return fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, sum))));
         };
+        constexpr int kAtOnce = kRows < 4 ? kRows : 4;  // more do not fit the registers
 #pragma unroll
-        for (int r = 0; r < kRows; ++r)
+        for (int some = 0; some < kRows; some += kAtOnce) {
+            float4 v[kAtOnce][kFours];
 #pragma unroll
-            for (int j = 0; j < kFours; ++j) {
+            for (int r = 0; r < kAtOnce; ++r) {
+                const float* from = source_row(p, some + r);
 #pragma unroll
-                for (int i = 0; i < kDenseRows; ++i) sum[r][i] = add(w[i][j], v[r][j], sum[r][i]);
-                sum[r][kDenseRows] = add(v[r][j], v[r][j], sum[r][kDenseRows]);
+                for (int j = 0; j < kFours; ++j)
+                    v[r][j] = from && first + j * 128 < p.columns ? load4_l2(from + first + j * 128)
+                                                                  : make_float4(0, 0, 0, 0);
             }
+#pragma unroll
+            for (int r = 0; r < kAtOnce; ++r)
+#pragma unroll
+                for (int j = 0; j < kFours; ++j) {
+                    float* to = sum[some + r];
+#pragma unroll
+                    for (int i = 0; i < kDenseRows; ++i) to[i] = add(w[i][j], v[r][j], to[i]);
+                    to[kDenseRows] = add(v[r][j], v[r][j], to[kDenseRows]);
+                }
+        }
     }
 #pragma unroll
     for (int r = 0; r < kRows; ++r)

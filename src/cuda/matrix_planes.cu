@@ -6,13 +6,16 @@
 namespace sparkinfer::cuda {
 namespace {
 
+bool row_a_warp(int32_t columns, int32_t rows) {
+    return columns <= 512 || (columns <= 2048 && rows >= kManyRows);
+}
 PackedRows add_pack(Lowering& l, const PlaneRows& rows, int32_t padded, const int32_t* place,
                     int32_t copies) {
     PackedRows to{nullptr, nullptr, padded, (rows.columns + kPackColumns - 1) / kPackColumns * kPackColumns};
     to.data = l.scratch<std::byte>(2 * to.plane_bytes());
     const PackPlanes p{rows, to, place, copies};
     constexpr int32_t kWarps = kPackThreads / 32;
-    if (to.columns <= 512 || (to.columns <= 2048 && rows.rows >= kManyRows))
+    if (row_a_warp(to.columns, rows.rows))
         l.add(pack_planes<32, 8>, dim3(unsigned(rows.rows + kWarps - 1) / kWarps), dim3(kPackThreads), 0, p,
               "pack");
     else
@@ -64,6 +67,10 @@ void launch_best(Lowering& l, const MatrixPlanes& p, const Down& down) {
 }
 
 }  // namespace
+
+bool takes_dot(const PlaneRows& rows) {
+    return row_a_warp((rows.columns + kPackColumns - 1) / kPackColumns * kPackColumns, rows.rows);
+}
 
 PackedRows add_pack_planes(Lowering& l, const PlaneRows& rows) {
     return add_pack(l, rows, (rows.rows + kPackRows - 1) / kPackRows * kPackRows, nullptr, 1);

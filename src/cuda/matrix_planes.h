@@ -17,7 +17,12 @@ struct PlaneRows {
     const int32_t* gather = nullptr;  // [rows] source row of each row; null: its own
     int32_t inner = 1;                // rows of x inside each x_stride …
     int64_t inner_stride = 0;         // … so far apart
+    // A matrix of one row [columns], multiplied on the way: y[t · dot_stride]. REQUIRES: takes_dot.
+    const float* dot = nullptr;
+    float* dot_y = nullptr;
+    int64_t dot_stride = 0;
 };
+bool takes_dot(const PlaneRows& rows);
 // As two planes: row t becomes packed row t.
 PackedRows add_pack_planes(Lowering& l, const PlaneRows& rows);
 // Row t goes to order.place[t·copies …], its pairs' places.

@@ -1,5 +1,5 @@
 // matrix_planes_pack.cuh — rows of float32 as two planes of BF16, for matrix_planes.
-// Computes   n = x, or x / sqrt(mean(x²) + eps) · norm;  n = high + low to 2^-18
+// Computes   n = x, or x / sqrt(mean(x²) + eps) · norm;  n = high + low to 2^-18; n · dot in float32
 // Shapes     x [R, K] F32   norm [K]   to: PackedRows of two planes (packed_rows.cuh)
 // Mapping    kThreads a row, a warp or a block; a thread takes every kThreads-th run of eight columns and
 // keeps
@@ -84,7 +84,9 @@ __global__ void __launch_bounds__(kPackThreads) pack_planes(const PackPlanes p) 
         sum = kThreads == 32 ? warp_sum(sum) : block_sum(sum, part);
         scale = inverse_root(sum / double(f.columns) + double(f.eps));
     }
-    const bool norm_vectors = reinterpret_cast<uintptr_t>(f.norm) % 16 == 0;
+    const bool norm_vectors = reinterpret_cast<uintptr_t>(f.norm) % 16 == 0,
+               dot_vectors = reinterpret_cast<uintptr_t>(f.dot) % 16 == 0;
+    float dot = 0;
     each_chunk([&](int c, const float(&from)[8]) {
         float v[8];
 #pragma unroll
@@ -94,6 +96,12 @@ __global__ void __launch_bounds__(kPackThreads) pack_planes(const PackPlanes p) 
             load_eight(f.norm, c * 8, f.columns, norm_vectors, n);
 #pragma unroll
             for (int i = 0; i < 8; ++i) v[i] = v[i] * scale * n[i];
+        }
+        if (kThreads == 32 && f.dot) {
+            float w[8];
+            load_eight(f.dot, c * 8, f.columns, dot_vectors, w);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) dot = fmaf(v[i], w[i], dot);
         }
         uint4 high, low;
         split_eight(v, high, low);
@@ -105,6 +113,10 @@ __global__ void __launch_bounds__(kPackThreads) pack_planes(const PackPlanes p) 
             *reinterpret_cast<uint4*>(at + p.to.plane_bytes()) = low;
         }
     });
+    if (kThreads == 32 && f.dot) {
+        dot = warp_sum(dot);
+        if (own == 0) f.dot_y[row * f.dot_stride] = dot;
+    }
 }
 
 }  // namespace sparkinfer::cuda

@@ -197,12 +197,15 @@ __device__ __forceinline__ void glu_consume(const MoeGluSlab& p, GluShared<kWarp
     }
 }
 
+// Blocks that a multiprocessor shall have the registers for, where no spill comes of it.
+HD constexpr int glu_residents(SlabKind kind, int items, int warps) {
+    if (warps == kGluWarpsMany || items == 2) return 1;
+    return kind == SlabKind::k4 || kind == SlabKind::q8 || kind == SlabKind::iq4_xs || kind == SlabKind::mxfp4 ? 3 : 2;
+}
 // kItems: of a warp.
 // Kernel     moe_glu_slab: 168 registers
 template <SlabKind F, int kItems, int kWarps>
-__global__ void __launch_bounds__((kWarps + 1) * 32, kWarps == kGluWarpsMany || kItems == 2                              ? 1
-                                                : F == SlabKind::k5 || F == SlabKind::k6 ? 2
-                                                                                         : 3)
+__global__ void __launch_bounds__((kWarps + 1) * 32, glu_residents(F, kItems, kWarps))
     moe_glu_slab(const __grid_constant__ MoeGluSlab p) {
     constexpr int kMask = slab_mask(F), kItem = SlabOf<F>::item;
     extern __shared__ __align__(128) std::byte shared[];
