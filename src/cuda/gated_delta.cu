@@ -38,7 +38,8 @@ int32_t resident_segments(const DeviceInfo& d, int32_t blocks_sm, int32_t blocks
 void add_steps(Lowering& l, const DeltaCall& call, int32_t segments) {
     const StateLayer& layer = call.op.state;
     if (segments == 1)
-        return l.add(delta_step, dim3(kDeltaBlocks * layer.value_heads), dim3(kDeltaThreads), 0, call, "step");
+        return l.add(delta_step, dim3(kDeltaBlocks * layer.value_heads), dim3(kDeltaThreads), 0, call,
+                     "step");
     const auto heads = layer.dtype == DType::bf16 ? delta_heads<uint16_t> : delta_heads<float>;
     l.add(heads, dim3(layer.value_heads, segments), dim3(kHeadThreads), 0, call, "heads");
 }

@@ -1,10 +1,10 @@
 // gated_delta_heads.cuh — gated_delta_step.cuh for many segments: a block has a whole head.
 // Computes   ops.h: GatedDelta
 // Shapes     as gated_delta_step.cuh
-// Mapping    a block per (value head, segment) with all of the head's S in registers: thread (warp w < 8, lane)
-//            holds what the same thread of each of gated_delta_step.cuh's four blocks does, "quarter" by
-//            quarter, and sums in the same order: the same bits. Nothing is exchanged between blocks, and those
-//            of a multiprocessor hide each other's waiting.
+// Mapping    a block per (value head, segment) with all of the head's S in registers: a thread (warp < 8,
+//            lane) holds what the same thread of each of gated_delta_step.cuh's four blocks does, "quarter"
+//            by quarter, and sums in the same order: the same bits. Nothing is exchanged between blocks, and
+//            those of a multiprocessor hide each other's waiting.
 // Memory     S once in and once out per segment, 128 KB a head, whole rows of it; qkv and z once.
 // Order      as gated_delta_step.cuh; a block reads its header and logs before the first barrier and writes
 //            them after.
@@ -19,7 +19,7 @@ namespace sparkinfer::cuda {
 constexpr int kHeadThreads = kDeltaWarps * 32;
 
 struct HeadShared {
-    float4 tap[2][kHeadThreads];      // each thread's own, and its channels' inputs of the 3 rows before
+    float4 tap[2][kHeadThreads];  // each thread's own, and its channels' inputs of the 3 rows before
     float last[2][3][kHeadThreads];
     alignas(16) float query[kDeltaWidth], key[kDeltaWidth];  // not yet normalised
     alignas(16) float value[kDeltaWidth], gate[kDeltaWidth];
@@ -44,9 +44,9 @@ struct HeadThread {
     HeadShared& s;
     Segment g;
     int head, warp, lane;
-    bool owns_first;        // writes its channel of q or k to the ring
-    int channel[2];         // of q or k; warps 0 … 3: of v
-    int start;         // ring position of the segment's first row
+    bool owns_first;  // writes its channel of q or k to the ring
+    int channel[2];   // of q or k; warps 0 … 3: of v
+    int start;        // ring position of the segment's first row
     int folded;
     float cell[kDeltaBlocks][4][4];  // quarter, row, column
 
@@ -133,8 +133,8 @@ struct HeadThread {
             const float keep = expf(__ldcg(in.log_g + entry));
 #pragma unroll
             for (int q = 0; q < kDeltaBlocks; ++q) {
-                const float4 d = __ldcg(reinterpret_cast<const float4*>(
-                    in.log_d + entry * kDeltaWidth + q * kDeltaColumns + lane % 8 * 4));
+                const float4 d = __ldcg(reinterpret_cast<const float4*>(in.log_d + entry * kDeltaWidth +
+                                                                        q * kDeltaColumns + lane % 8 * 4));
                 update(q, keep, {k.x, k.y, k.z, k.w}, {d.x, d.y, d.z, d.w});
             }
         }
@@ -207,14 +207,15 @@ struct HeadThread {
             if (slot >= 0) store_cells(slot, q);
         }
     }
-    // Column `lane` of quarter `warp` before its norm, the quarter's Σo², and the log's entry `logged` (< 0: none).
+    // Column `lane` of quarter `warp` before its norm, the quarter's Σo², and the log's entry `logged` (< 0:
+    // none).
     __device__ __forceinline__ float out(const DeltaNorms& n, int logged) {
         float by_query[kDeltaWarps];
 #pragma unroll
         for (int w = 0; w < kDeltaWarps; ++w) by_query[w] = s.read_query[warp][w][lane];
         const float d = change(warp, n.key_scale);
-        const float y = __fmaf_rn(__fmul_rn(s.keep, n.query_scale), delta_sum(by_query),
-                                  __fmul_rn(d, n.key_query));
+        const float y =
+            __fmaf_rn(__fmul_rn(s.keep, n.query_scale), delta_sum(by_query), __fmul_rn(d, n.key_query));
         const float squares = warp_sum(__fmul_rn(y, y));
         if (lane == 0) s.squares[warp] = squares;
         if (logged >= 0 && g.state_out >= 0) {
@@ -276,7 +277,8 @@ struct HeadThread {
             if (alone) write_ring(want.state, r + 1, 0);
         }
     }
-    // The segment's rows, of which the first has been read. Ring and headers of longer segments are delta_ring's.
+    // The segment's rows, of which the first has been read. Ring and headers of longer segments are
+    // delta_ring's.
     __device__ __forceinline__ void run(const HeadInput& first) {
         const bool alone = g.rows <= kMaxVerifyRows;
         const int logged = g.rows - folded;

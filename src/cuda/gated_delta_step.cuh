@@ -1,8 +1,8 @@
-// gated_delta_step.cuh — the gated delta rule with its convolution, row after row, in one kernel.
+// gated_delta_step.cuh — the gated delta rule with its convolution, row after row, for one segment.
 // Computes   ops.h: GatedDelta
-// Shapes     qkv [T, channels]   z, y [T, n_v·128]   beta, alpha [T, n_v]   S [n_v, 128 (k), 128 (v)]
-// F32|BF16 Mapping    a cluster of 4 blocks per (value head, segment), 32 columns of S each, in registers:
-// thread
+// Shapes     qkv [T, channels]   z, y [T, n_v·128]   beta, alpha [T, n_v]   S [n_v, 128 (k), 128 (v)], F32 or
+//            BF16
+// Mapping    a cluster of 4 blocks per (value head, segment), 32 columns of S each, in registers: thread
 //            (warp w < 8, lane) holds rows 16·w + 4·(lane/8) … + 3 of columns 4·(lane%8) … + 3. Every block
 //            convolves the head's q and k itself, a channel a thread of warps 0 … 7; warp 8 has the block's
 //            v, the gates, the norms and the output. S and the convolution's columns are loaded before the
@@ -14,51 +14,24 @@
 //            with at most 8 rows in the segment none of the 3 columns that are read can be one of those that
 //            are written (of 11). Longer segments leave ring and headers to delta_ring. Within a cluster,
 //            headers and logs are written once each block has sent a Σo², hence read them.
-// Limits     heads of 128, 4 taps. 288 threads, ≤ 96 registers, 10 KB (38 KB). sm_90+ (clusters). Trigger:
-// top. Numbers    docs/perf/h200.md Tested     tests/ops/gated_delta.cpp against float64 and cpu/.
+// Limits     heads of 128, 4 taps. 288 threads, ≤ 96 registers, 10 KB. sm_90+ (clusters). Trigger: top.
+// Numbers    docs/perf/h200.md
+// Tested     tests/ops/gated_delta.cpp against float64 and cpu/.
 #pragma once
 #include "core/half.h"
-#include "cuda/gated_delta_state.cuh"
+#include "cuda/gated_delta_row.cuh"
 #include "cuda/lib/copy.cuh"
 #include "cuda/lib/exchange.cuh"
 #include "cuda/lib/math.cuh"
-#include "cuda/lib/reduce.cuh"
 
 namespace sparkinfer::cuda {
 
-constexpr int kDeltaBlocks = 4;                            // of a cluster
-constexpr int kDeltaColumns = kDeltaWidth / kDeltaBlocks;  // of S in a block, one a lane of warp 8
-constexpr int kDeltaWarps = 8;                             // that hold S
-constexpr int kDeltaThreads = (kDeltaWarps + 1) * 32;
-constexpr int kDeltaBatch = 8;  // rows between exchanges
-static_assert(kDeltaColumns == 32 && kDeltaWarps * 16 == kDeltaWidth,
-              "thread (warp, lane) holds 4 by 4 cells of S");
-
-// |k|², |q|² and q·k, in all lanes of a warp.
-__device__ __forceinline__ float3 delta_products(const float* key, const float* query, int lane) {
-    const float4 k = *reinterpret_cast<const float4*>(key + lane * 4);
-    const float4 q = *reinterpret_cast<const float4*>(query + lane * 4);
-    const float kk = warp_sum(k.x * k.x + k.y * k.y + k.z * k.z + k.w * k.w);
-    const float qq = warp_sum(q.x * q.x + q.y * q.y + q.z * q.z + q.w * q.w);
-    const float qk = warp_sum(q.x * k.x + q.y * k.y + q.z * k.z + q.w * k.w);
-    return make_float3(kk, qq, qk);
-}
-// What makes q and k of length 1.
-struct DeltaNorms {
-    float key_scale, query_scale, key_query;  // 1/|k|, 128^-½/|q|, q·k normalised
-    DeltaNorms() = default;
-    __device__ __forceinline__ explicit DeltaNorms(const float3& of) {
-        key_scale = rsqrtf(of.x + 1e-6f);
-        query_scale = rsqrtf(of.y + 1e-6f) * 0.08838834764831845f;  // 128^-½
-        key_query = of.z * key_scale * query_scale;
-    }
-};
 struct DeltaShared {
     alignas(16) float query[2][kDeltaWidth], key[2][kDeltaWidth];  // of even and odd rows, not yet normalised
     alignas(16) float read_key[kDeltaWarps][kDeltaColumns];        // Sᵀk and …
     float read_query[kDeltaWarps][kDeltaColumns];                  // … Sᵀq over the rows of one warp
     alignas(16) float value[kDeltaColumns];
-    float beta, keep;                         // keep = e^g
+    float beta, keep;  // keep = e^g
     DeltaNorms norms;
     // Of the rows since the last exchange; a column belongs to one lane of warp 8.
     float out[kDeltaBatch][kDeltaColumns], gate[kDeltaBatch][kDeltaColumns];
@@ -73,14 +46,6 @@ struct DeltaInput {
     float x;               // its channel before the convolution
     float z, beta, alpha;  // warp 8
 };
-
-// d, and S after the row: the same roundings whether a row is run, or folded from the log.
-__device__ __forceinline__ float delta_change(float beta, float value, float keep_scale, float read) {
-    return __fmul_rn(beta, __fmaf_rn(-keep_scale, read, value));
-}
-__device__ __forceinline__ float delta_cell(float s, float keep, float key, float d) {
-    return __fmaf_rn(key, d, __fmul_rn(keep, s));
-}
 
 // The block's barrier, which its warps reach from two places.
 __device__ __forceinline__ void delta_sync() { named_barrier(1, kDeltaThreads); }
@@ -243,36 +208,6 @@ __device__ __forceinline__ void DeltaThread<kOut>::convolve(const DeltaInput& in
     if (lane == 0) s.keep = expf(decay), s.beta = fast_sigmoid(in.beta);
 }
 
-// Sᵀk and Sᵀq of a warp's 16 rows: over a thread's 4, then over the 4 threads of a column group, each of
-// which ends with two columns of one product.
-__device__ __forceinline__ void delta_read(const float (&cell)[4][4], const float (&key)[4],
-                                           const float (&query)[4], int lane, float* read_key,
-                                           float* read_query) {
-    float by_key[4], by_query[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-        by_key[j] = __fmul_rn(cell[0][j], key[0]);
-        by_query[j] = __fmul_rn(cell[0][j], query[0]);
-    }
-#pragma unroll
-    for (int i = 1; i < 4; ++i)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            by_key[j] = __fmaf_rn(cell[i][j], key[i], by_key[j]);
-            by_query[j] = __fmaf_rn(cell[i][j], query[i], by_query[j]);
-        }
-    const bool second = lane & 16, upper = lane & 8;
-    float sum[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-        sum[j] = (second ? by_query[j] : by_key[j]) +
-                 __shfl_xor_sync(kWholeWarp, second ? by_key[j] : by_query[j], 16);
-    float2 two;
-    two.x = (upper ? sum[2] : sum[0]) + __shfl_xor_sync(kWholeWarp, upper ? sum[0] : sum[2], 8);
-    two.y = (upper ? sum[3] : sum[1]) + __shfl_xor_sync(kWholeWarp, upper ? sum[1] : sum[3], 8);
-    float* to = (second ? read_query : read_key) + lane % 8 * 4 + (upper ? 2 : 0);
-    *reinterpret_cast<float2*>(to) = two;
-}
 template <bool kOut>
 __device__ __forceinline__ void DeltaThread<kOut>::read_cells(int r) {
     const float4 k = *reinterpret_cast<const float4*>(s.key[r % 2] + row_of_s());
@@ -286,12 +221,6 @@ template <bool kOut>
 __device__ __forceinline__ void DeltaThread<kOut>::norms(int r) {
     const float3 of = delta_products(s.key[r % 2], s.query[r % 2], lane);
     if (lane == 0) s.norms = DeltaNorms(of);
-}
-
-__device__ __forceinline__ float delta_sum(const float (&part)[kDeltaWarps]) {
-    static_assert(kDeltaWarps == 8, "summed in this order everywhere");
-    return __fadd_rn(__fadd_rn(__fadd_rn(part[0], part[1]), __fadd_rn(part[2], part[3])),
-                     __fadd_rn(__fadd_rn(part[4], part[5]), __fadd_rn(part[6], part[7])));
 }
 
 template <bool kOut>
@@ -319,8 +248,10 @@ __device__ __forceinline__ void DeltaThread<kOut>::put_out(int r, int phase) {
     for (int w = 0; w < kDeltaWarps; ++w)
         by_key[w] = s.read_key[w][lane], by_query[w] = s.read_query[w][lane];
     const float keep = s.keep;
-    const float d = delta_change(s.beta, s.value[lane], __fmul_rn(keep, s.norms.key_scale), delta_sum(by_key));
-    const float y = __fmaf_rn(__fmul_rn(keep, s.norms.query_scale), delta_sum(by_query), __fmul_rn(d, s.norms.key_query));
+    const float d =
+        delta_change(s.beta, s.value[lane], __fmul_rn(keep, s.norms.key_scale), delta_sum(by_key));
+    const float y =
+        __fmaf_rn(__fmul_rn(keep, s.norms.query_scale), delta_sum(by_query), __fmul_rn(d, s.norms.key_query));
     const float squares = warp_sum(__fmul_rn(y, y));
     if (lane < kDeltaBlocks)
         store_remote(&s.squares[phase % 2][at][rank], squares, &s.arrived[phase % 2], lane);

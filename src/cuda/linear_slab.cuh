@@ -8,8 +8,8 @@
 //            are added in one order. Plain-float parts have blocks of their own at the end of the grid.
 // Memory     weights once, by bulk copies that start before the dependency wait; x and the gains by one bulk
 //            copy each, turned into planes by the warps that need them. Floor = weight bytes / bandwidth.
-// Limits     96 registers for one format: its successor's blocks find room beside it. More or longer rows:
-//            linear_slab_long.cuh.
+// Limits     72 registers for one format but Q6_K: its successor's blocks find room beside it. More or longer
+//            rows: linear_slab_long.cuh.
 // Numbers    docs/perf/h200.md
 // Tested     tests/ops/linear.cpp and from_tapes.cpp against float64, rel. L2 < 6e-5 (16-bit activations).
 #pragma once
@@ -56,8 +56,8 @@ __device__ __forceinline__ void request_gains(const SlabLinear& p, float* x, uin
 
 // A warp, before the wait: barriers, gains and the first slabs.
 template <int kMask>
-__device__ __forceinline__ void produce_first(const SlabLinear& p, SlabShared& s, float* x,
-                                              std::byte* ring, const SlabShare& share) {
+__device__ __forceinline__ void produce_first(const SlabLinear& p, SlabShared& s, float* x, std::byte* ring,
+                                              const SlabShare& share) {
     const int lane = threadIdx.x % 32;
     init_ring(&s.x_full, s.full, s.empty, p.stages, p.warps);
     if (lane < min(p.stages, share.count)) request<kMask>(p, ring, s.full, share.first + lane, lane);
@@ -103,8 +103,8 @@ __device__ __forceinline__ void finish_slabs(const SlabLinear& p, const SlabShar
 
 template <int kMask>
 __device__ __forceinline__ void consume(const SlabLinear& p, std::byte* ring, float* red, SlabShared& s,
-                                        const Fragments<kMask, 1>& f, const SlabShare& share, int group, int own,
-                                        float before, int before_of) {
+                                        const Fragments<kMask, 1>& f, const SlabShare& share, int group,
+                                        int own, float before, int before_of) {
     const int lane = threadIdx.x % 32, last = share.first + share.count;
     const int sums_each = p.batch * red_floats(1, p.warps);  // of a group; twice where it has two batches
     int other = p.groups * sums_each, waiting = 0;
@@ -168,7 +168,8 @@ __device__ __forceinline__ void consume_one(const SlabLinear& p, const std::byte
     finish_slabs<2>(p, s, red, 0, own, share.first, 1, before, before_of);
 }
 
-// Blocks that a multiprocessor shall have the registers for: with a third one's, one of delta_step fits beside.
+// Blocks that a multiprocessor shall have the registers for: with a third one's, one of delta_step fits
+// beside.
 HD constexpr int slab_residents(int mask) {
     const bool mixed = mask & (mask - 1);
     return mixed || mask == kMask6 ? 1 : 3;

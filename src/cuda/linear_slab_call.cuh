@@ -60,8 +60,8 @@ struct SlabLinear {
     int32_t passes, range_items;  // of a block; items of its part of K
     const uint4* planes;          // of several rows, and Σx² of their items: slab_planes.cuh
     const float* squares;
-    int32_t round;                // slabs that a block takes through all passes before others
-    int32_t batch;                // slabs of a group between two meetings of its warps
+    int32_t round;  // slabs that a block takes through all passes before others
+    int32_t batch;  // slabs of a group between two meetings of its warps
     int32_t ring_at;
     SlabMode mode;
 };
@@ -139,8 +139,9 @@ __device__ __forceinline__ void with_kind(SlabKind kind, Run run) {
 }
 // sums += item · up to kTokens rows of activations.
 template <int kTokens, int kMask, int kTile>
-__device__ __forceinline__ void item_of(SlabKind kind, const std::byte* item, const Fragments<kMask, kTile>* x,
-                                        float2 factor, SlabSums* sums, int lane) {
+__device__ __forceinline__ void item_of(SlabKind kind, const std::byte* item,
+                                        const Fragments<kMask, kTile>* x, float2 factor, SlabSums* sums,
+                                        int lane) {
     with_kind<kMask>(kind, [&](auto tag) {
         constexpr SlabKind F = decltype(tag)::value;
         if constexpr (kTokens == 1)

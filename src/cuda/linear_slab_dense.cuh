@@ -23,8 +23,9 @@ __device__ __forceinline__ float4 load4_l2(const float* p) {
     return v;
 }
 
-// kDenseRows rows of the plain-float parts, all of them by each of eight warps, which share their columns. The
-// gains and the first 2048 columns of the weights come before the wait. `red`: [8 warps][kRows][kDenseRows + 1].
+// kDenseRows rows of the plain-float parts, all of them by each of eight warps, which share their columns.
+// The gains and the first 2048 columns of the weights come before the wait. `red`: [8
+// warps][kRows][kDenseRows + 1].
 template <int kRows>
 __device__ __forceinline__ void dense_rows(const SlabLinear& p, int block, float* red) {
     constexpr int kFours = 2, kStep = kSlabWarps * 256, kSums = kDenseRows + 1;
@@ -49,9 +50,10 @@ __device__ __forceinline__ void dense_rows(const SlabLinear& p, int block, float
                 w[i][j] = make_float4(0, 0, 0, 0);
                 if (!d || k >= p.columns) continue;
                 const int64_t at = int64_t(row) * p.columns + k;
-                w[i][j] = d->quant == Quant::f32
-                              ? __ldg(reinterpret_cast<const float4*>(static_cast<const float*>(d->data) + at))
-                              : dense_four(*d, at);
+                w[i][j] =
+                    d->quant == Quant::f32
+                        ? __ldg(reinterpret_cast<const float4*>(static_cast<const float*>(d->data) + at))
+                        : dense_four(*d, at);
             }
         }
 #pragma unroll

@@ -3,10 +3,10 @@
 // Shapes     as linear_slab.cuh, T ≤ 8, K ≤ 32,768
 // Mapping    12 warps that multiply, one that requests, three that add up. K goes by in passes of up to 3072
 //            columns; in a pass a warp has the same item of 256 columns of every slab of its block, its
-//            activations in registers: made of x in shared memory for one row, read as slab_planes.cuh has made
-//            them for more. A slab's sum over a pass meets in shared memory and is added to those of the passes
-//            before. Few slabs with long rows: two blocks (a cluster) share slabs, half of K each, and the first
-//            adds up what both have.
+//            activations in registers: made of x in shared memory for one row, read as slab_planes.cuh has
+//            made them for more. A slab's sum over a pass meets in shared memory and is added to those of the
+//            passes before. Few slabs with long rows: two blocks (a cluster) share slabs, half of K each, and
+//            the first adds up what both have.
 // Memory     as linear_slab.cuh; weights are copied by pieces: a slab's items of a pass.
 // Limits     as linear_slab.cuh; 120 registers, so that slab_planes' blocks find room beside it.
 // Numbers    docs/perf/h200.md
@@ -21,8 +21,8 @@ namespace sparkinfer::cuda {
 constexpr int kLongWarps = 12, kLongAdders = 3, kLongThreads = (kLongWarps + 1 + kLongAdders) * 32;
 
 // Shared memory of linear_slab_long: this, then for one row x and its gains [items of a pass · 256] each, the
-// sums of the passes so far [slabs of a round][T][16], those of the cluster's other blocks, sums of a pass, the
-// ring.
+// sums of the passes so far [slabs of a round][T][16], those of the cluster's other blocks, sums of a pass,
+// the ring.
 template <int kTokens>
 struct alignas(128) LongShared {
     alignas(16) float squares[kTokens][kMostItems];
@@ -185,11 +185,11 @@ struct LongConsumer {
                   fours = (items_of_pass(p, range, pass) + 3) / 4;
 #pragma unroll 1
         for (int first = own * 2; first < all; first += kLongAdders * 2) {
-            const int q = min(first + lane / 16, all - 1), b = kTokens == 1 ? q : q >= rows,
-                      r = q - b * rows, i = last - waiting + 1 + b;
-            const float4* v = reinterpret_cast<const float4*>(
-                red + (used * p.batch + b) * kSums + r * red_floats(1, kLongWarps) +
-                place * red_stride(kLongWarps));
+            const int q = min(first + lane / 16, all - 1), b = kTokens == 1 ? q : q >= rows, r = q - b * rows,
+                      i = last - waiting + 1 + b;
+            const float4* v = reinterpret_cast<const float4*>(red + (used * p.batch + b) * kSums +
+                                                              r * red_floats(1, kLongWarps) +
+                                                              place * red_stride(kLongWarps));
             const int at = ((i - round) * kTokens + r) * 16 + place;
             float sum = pass ? acc[at] : 0;
 #pragma unroll
@@ -222,8 +222,7 @@ struct LongConsumer {
             *y = p.mode == SlabMode::add ? load_l2(y) + v : v;
         }
     }
-    __device__ __forceinline__ void slabs_of_pass(const Of (&f)[kTiles], int round, int end,
-                                                  int pass) {
+    __device__ __forceinline__ void slabs_of_pass(const Of (&f)[kTiles], int round, int end, int pass) {
         const bool mine = warp < items_of_pass(p, range, pass);
         int waiting = 0;
 #pragma unroll 1
@@ -308,8 +307,8 @@ struct LongConsumer {
 // kBlocks: of a cluster, which share slabs.
 // Kernel     linear_slab_long: 120 registers
 template <int kMask, int kTokens, int kBlocks>
-__global__ void __cluster_dims__(kBlocks, 1, 1) __maxnreg__(120) linear_slab_long(
-    const __grid_constant__ SlabLinear p) {
+__global__ void __cluster_dims__(kBlocks, 1, 1) __maxnreg__(120)
+    linear_slab_long(const __grid_constant__ SlabLinear p) {
     extern __shared__ __align__(128) std::byte shared[];
     const int rank = kBlocks > 1 ? cluster_rank() : 0, block = int(blockIdx.x) / kBlocks,
               lane = threadIdx.x % 32, warp = threadIdx.x / 32;

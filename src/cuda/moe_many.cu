@@ -38,8 +38,10 @@ __device__ __forceinline__ void add_halves(float4& sum, const __half* from, cons
     const uint2 v = *reinterpret_cast<const uint2*>(from);
     const float2 a = half2_floats(v.x), b = half2_floats(v.y);
     const char4 power = *reinterpret_cast<const char4*>(powers);
-    sum.x = fmaf(by * power_of_two(-power.x), a.x, sum.x), sum.y = fmaf(by * power_of_two(-power.y), a.y, sum.y);
-    sum.z = fmaf(by * power_of_two(-power.z), b.x, sum.z), sum.w = fmaf(by * power_of_two(-power.w), b.y, sum.w);
+    sum.x = fmaf(by * power_of_two(-power.x), a.x, sum.x),
+    sum.y = fmaf(by * power_of_two(-power.y), a.y, sum.y);
+    sum.z = fmaf(by * power_of_two(-power.z), b.x, sum.z),
+    sum.w = fmaf(by * power_of_two(-power.w), b.y, sum.w);
 }
 // x[t] += Σ_j weight · down[place], in the order of j, + the shared expert. Four columns a thread.
 // Kernel     combine_places: 48 registers
@@ -54,7 +56,8 @@ __global__ void __launch_bounds__(256) combine_places(const CombinePlaces p) {
 #pragma unroll 4
     for (int j = 0; j < p.k; ++j) {
         const int at = place[j];
-        add_halves(sum, p.down + int64_t(at) * p.width + i, p.powers + int64_t(p.id[r * p.k + j]) * p.width + i,
+        add_halves(sum, p.down + int64_t(at) * p.width + i,
+                   p.powers + int64_t(p.id[r * p.k + j]) * p.width + i,
                    p.weight[r * p.k + j] * (undo * p.factor[at]));
     }
     if (p.shared_half)
@@ -128,7 +131,8 @@ static void add_shared(Lowering& l, const MoeDownAdd& op, const ExpertOrder& ord
     add_glu_rows(l, op.shared_gate, op.shared_up, h, op.activation);
     add_linear_generic(l, {h, y, op.shared_down.in, width, op.shared_down, nullptr, rows, 1, false});
     p.shared = y;
-    p.shared_scalar = static_cast<const float*>(op.shared_scalar.data), p.scalar_stride = op.shared_scalar.stride;
+    p.shared_scalar = static_cast<const float*>(op.shared_scalar.data),
+    p.scalar_stride = op.shared_scalar.stride;
 }
 
 bool lower_many(Lowering& l, const MoeDownAdd& op) {

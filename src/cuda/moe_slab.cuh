@@ -3,9 +3,9 @@
 // Shapes     x [T ≤ 8, D]   gate and up [E, F, D] paired   down [E, D, F], shared down [D, Fs]
 //            D ≤ 4096, F, Fs multiples of 256
 // Mapping    gate/up: (row, expert, slab) triples spread over the grid. The last warp ranks the experts and
-//            requests their slabs; eight or 16 multiply, as linear_slab.cuh. down: a block per (16 outputs, row),
-//            the items of 256 columns over all experts of the row spread over its warps; their weights are
-//            requested before the dependency wait, and the shared expert is done by then.
+//            requests their slabs; eight or 16 multiply, as linear_slab.cuh. down: a block per (16 outputs,
+//            row), the items of 256 columns over all experts of the row spread over its warps; of one row
+//            their weights are requested before the dependency wait; the shared expert is done by then.
 // Memory     each used expert's weights once per row that uses it (rows that share one meet in L2).
 // Limits     E ≤ 256, K ≤ 16. gate/up triggers its successor after its own wait, so that the
 //            router's logits and x are settled when down starts.
@@ -39,7 +39,8 @@ struct MoeGluSlab {
     float inverse_columns;   // 1 / D
 };
 
-// Warps that multiply: of one row, whose blocks share a multiprocessor with their neighbours', and of several.
+// Warps that multiply: of one row, whose blocks share a multiprocessor with their neighbours', and of
+// several.
 constexpr int kGluWarpsOne = 8, kGluWarpsMany = 16;
 
 // Shared memory: this, then x [≤ 2 rows][D], the gains [D], sums, the ring.
@@ -79,7 +80,8 @@ __device__ __forceinline__ void request_piece(const MoeGluSlab& p, GluShared<kWa
 
 // One thread: a row of x for the block, with the first one the gains.
 template <int kWarps>
-__device__ __forceinline__ void request_row(const MoeGluSlab& p, GluShared<kWarps>& s, float* x, int row, int i) {
+__device__ __forceinline__ void request_row(const MoeGluSlab& p, GluShared<kWarps>& s, float* x, int row,
+                                            int i) {
     const int width = p.op.x.cols();
     barrier_expect(s.x_full + i, width * (i == 0 ? 8 : 4));
     bulk_copy_kept(x + i * width, p.op.x.row(row), width * 4, s.x_full + i);
@@ -88,8 +90,9 @@ __device__ __forceinline__ void request_row(const MoeGluSlab& p, GluShared<kWarp
 // The last warp: x of the block's rows, their experts, and all requests. `x`: [x_rows][D]. Ranking runs once
 // before the wait, on nothing: code that is used once a token comes late.
 template <int kWarps>
-__device__ __forceinline__ void glu_produce(const MoeGluSlab& p, GluShared<kWarps>& s, float* x, std::byte* ring,
-                                            const GluPiece& start, int count, int item_bytes, bool present) {
+__device__ __forceinline__ void glu_produce(const MoeGluSlab& p, GluShared<kWarps>& s, float* x,
+                                            std::byte* ring, const GluPiece& start, int count, int item_bytes,
+                                            bool present) {
     const MoeGlu& o = p.op;
     const int lane = threadIdx.x % 32;
     GluPiece mine = start, end = start;
@@ -152,9 +155,9 @@ __device__ __forceinline__ void glu_take(const MoeGluSlab& p, GluShared<kWarps>&
 
 // The block's pieces up to `count` that are the group's.
 template <SlabKind F, int kItems, int kWarps>
-__device__ __forceinline__ void glu_consume(const MoeGluSlab& p, GluShared<kWarps>& s, float* x, std::byte* ring,
-                                            const GluPiece& start, int count, int group, int own,
-                                            bool present, float2 factor) {
+__device__ __forceinline__ void glu_consume(const MoeGluSlab& p, GluShared<kWarps>& s, float* x,
+                                            std::byte* ring, const GluPiece& start, int count, int group,
+                                            int own, bool present, float2 factor) {
     constexpr int kMask = slab_mask(F), kItem = SlabOf<F>::item;
     const MoeGlu& o = p.op;
     const int lane = threadIdx.x % 32;
@@ -186,9 +189,9 @@ __device__ __forceinline__ void glu_consume(const MoeGluSlab& p, GluShared<kWarp
         GluPiece of = finish;
 #pragma unroll 1
         for (int b = own; b < waiting; b += p.warps, of.advance(p, p.warps * p.groups)) {
-            const float v = slab_sum(red + b * red_floats(1, p.warps), p.warps, lane) *
-                            rms_of(s.squares[group][of.row], p.items, p.inverse_columns, o.eps,
-                                   o.x.row(of.row));
+            const float v =
+                slab_sum(red + b * red_floats(1, p.warps), p.warps, lane) *
+                rms_of(s.squares[group][of.row], p.items, p.inverse_columns, o.eps, o.x.row(of.row));
             const float up = __shfl_sync(kWholeWarp, v, lane % 8 + 8);
             if (lane < 8) o.y.row(of.row)[of.choice * o.y.shape[2] + of.slab * 8 + lane] = fast_silu(v) * up;
         }
@@ -200,7 +203,9 @@ __device__ __forceinline__ void glu_consume(const MoeGluSlab& p, GluShared<kWarp
 // Blocks that a multiprocessor shall have the registers for, where no spill comes of it.
 HD constexpr int glu_residents(SlabKind kind, int items, int warps) {
     if (warps == kGluWarpsMany || items == 2) return 1;
-    return kind == SlabKind::k4 || kind == SlabKind::q8 || kind == SlabKind::iq4_xs || kind == SlabKind::mxfp4 ? 3 : 2;
+    return kind == SlabKind::k4 || kind == SlabKind::q8 || kind == SlabKind::iq4_xs || kind == SlabKind::mxfp4
+               ? 3
+               : 2;
 }
 // kItems: of a warp.
 // Kernel     moe_glu_slab: 168 registers

@@ -25,9 +25,9 @@ void add_expert_gemm(Lowering& l, const PackedRows& x, const ExpertOrder& order,
                      SlabMode mode, int32_t inner = 0, int32_t inner_stride = 0);
 // Rows of a tile of ExpertOrder that these kernels want.
 int32_t expert_tile_rows(const Lowering& l, int32_t pairs, int32_t experts);
-// SlabMode::half leaves products as they are but for a power of two that keeps them inside FP16, which y is then
-// of. What undoes it: the factor of the row of x · Weight::scale[0] · half_undo · 2^-power, the power that of
-// the weight's row.
+// SlabMode::half leaves products as they are but for a power of two that keeps them inside FP16, which y is
+// then of. What undoes it: the factor of the row of x · Weight::scale[0] · half_undo · 2^-power, the power
+// that of the weight's row.
 float half_undo(const Weight& w, int32_t columns);
 const int8_t* row_powers_of(const Weight& w);  // [experts, slabs, 16]
 

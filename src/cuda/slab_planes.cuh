@@ -13,7 +13,8 @@
 
 namespace sparkinfer::cuda {
 
-// A lane's words of a tile's item: Fragments::x, two groups in 16 bytes, the scales of groups, the sums and d.
+// A lane's words of a tile's item: Fragments::x, two groups in 16 bytes, the scales of groups, the sums and
+// d.
 constexpr int kPlanePiece = 7 * 32;
 
 struct SlabPlanes {
@@ -52,7 +53,10 @@ __global__ void __launch_bounds__(kTileTokens * 32) slab_planes(const __grid_con
     const int lane = threadIdx.x % 32, token = threadIdx.x / 32, item = blockIdx.x, tile = blockIdx.y,
               r = tile * kTileTokens + token, s = lane >> 2, t = lane & 3;
     PlaneValues x, gain;
-    if (l.norm) gain.load([&](int k) { return __ldg(reinterpret_cast<const float2*>(l.norm + item * kSlabColumns + k)); }, lane);
+    if (l.norm)
+        gain.load(
+            [&](int k) { return __ldg(reinterpret_cast<const float2*>(l.norm + item * kSlabColumns + k)); },
+            lane);
     wait_for_predecessor();
     if (r >= l.rows) return;
     const float* row = source_row(l, r) + item * kSlabColumns;

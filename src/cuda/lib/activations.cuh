@@ -1,10 +1,11 @@
 // activations.cuh — float32 rows as two planes of int8, as slab_mma.cuh wants them.
-// v = rint(x · 32512 / max|x|) per group of 32; high plane (v + 128) >> 8, low plane v − 256 · high. Relative error
-// 1.5e-5 of the group's greatest value: what the project calls 16-bit activations. Scales and sums are relative to
-// a power of two of the item of 256 columns, so that sums of them are FP16 numbers and products stay finite.
+// v = rint(x · 32512 / max|x|) per group of 32; high plane (v + 128) >> 8, low plane v − 256 · high. Relative
+// error 1.5e-5 of the group's greatest value: what the project calls 16-bit activations. Scales and sums are
+// relative to a power of two of the item of 256 columns, so that sums of them are FP16 numbers and products
+// stay finite.
 //
-// A warp makes the planes of an item of a row: lane 4s + t those of eight columns, 2t + {0, 1, 8, 9} + {0, 16} of
-// group s, which are what the lanes with that t want of their columns of the MMAs.
+// A warp makes the planes of an item of a row: lane 4s + t those of eight columns, 2t + {0, 1, 8, 9} + {0,
+// 16} of group s, which are what the lanes with that t want of their columns of the MMAs.
 #pragma once
 #include "cuda/lib/slab_mma.cuh"
 
@@ -105,14 +106,16 @@ __device__ __forceinline__ void store_planes(PlaneItem& to, const Planes& p, int
     }
     if (Of::kSums32 && t == 2) {
         const float both = p.sum[0] + p.sum[1];
-        to.of32[0][s] = uint16_t(sums_plane(both, 0, false)), to.of32[1][s] = uint16_t(sums_plane(both, 0, true));
+        to.of32[0][s] = uint16_t(sums_plane(both, 0, false)),
+        to.of32[1][s] = uint16_t(sums_plane(both, 0, true));
     }
     if (lane == 3) to.d = p.d;
 }
-// An item of a row, times gains (null: as they are), to planes; Σx² to squares unless null. All lanes of a warp.
+// An item of a row, times gains (null: as they are), to planes; Σx² to squares unless null. All lanes of a
+// warp.
 template <int kMask>
-__device__ __forceinline__ void make_planes(const float* from, const float* gains, PlaneItem& to, float* squares,
-                                            int lane) {
+__device__ __forceinline__ void make_planes(const float* from, const float* gains, PlaneItem& to,
+                                            float* squares, int lane) {
     PlaneValues x, gain;
     x.load([&](int k) { return shared_two(from + k); }, lane);
     if (squares) {

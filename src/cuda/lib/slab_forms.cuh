@@ -1,12 +1,13 @@
-// slab_forms.cuh — what the slab formats say of themselves to the integer tensor cores: their codes as A operands
-// of an MMA of 32 columns (16 for Q6_K), what its sums mean, their scales, and what the sums of x have to do
-// with it. Used by slab_mma.cuh.
+// slab_forms.cuh — what the slab formats say of themselves to the integer tensor cores: their codes as A
+// operands of an MMA of 32 columns (16 for Q6_K), what its sums mean, their scales, and what the sums of x
+// have to do with it. Used by slab_mma.cuh.
 //
-// Row g's bytes of nibbles carry 16 times row g+8's; the difference of both rows' sums takes them out, exactly
-// (codes of Q6_K are put together first). Row g+8's scale is that much smaller. What a format subtracts from its codes, or adds to them, is a constant a
-// group, times the sum of x over it: one more product, on the FP16 tensor cores, where a field of up to 11 bits
-// *is* the number field · 2^-24. IQ4_XS and MXFP4 choose among 16 signed bytes: a word of eight nibbles becomes
-// two words of bytes by 13 integer instructions.
+// Row g's bytes of nibbles carry 16 times row g+8's; the difference of both rows' sums takes them out,
+// exactly (codes of Q6_K are put together first). Row g+8's scale is that much smaller. What a format
+// subtracts from its codes, or adds to them, is a constant a group, times the sum of x over it: one more
+// product, on the FP16 tensor cores, where a field of up to 11 bits *is* the number field · 2^-24. IQ4_XS and
+// MXFP4 choose among 16 signed bytes: a word of eight nibbles becomes two words of bytes by 13 integer
+// instructions.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -111,7 +112,8 @@ struct ItemScales {
     float d[2], m[2];
 };
 
-// Accumulators of an MMA, rows g and g+8, each for both planes of x; `high`: of what codes have beyond four bits.
+// Accumulators of an MMA, rows g and g+8, each for both planes of x; `high`: of what codes have beyond four
+// bits.
 struct Accumulators {
     int c[4], high[4];
 };
@@ -346,9 +348,8 @@ struct SlabForm<SlabKind::iq4_xs>
     }
 };
 template <>
-struct SlabForm<SlabKind::mxfp4>
-    : TableForm<SlabKind::mxfp4, four_bytes(0, 1, 2, 3), four_bytes(4, 6, 8, 12), four_bytes(0, -1, -2, -3),
-                four_bytes(-4, -6, -8, -12)> {
+struct SlabForm<SlabKind::mxfp4> : TableForm<SlabKind::mxfp4, four_bytes(0, 1, 2, 3), four_bytes(4, 6, 8, 12),
+                                             four_bytes(0, -1, -2, -3), four_bytes(-4, -6, -8, -12)> {
     // 2^(e − 127); of e = 0 the subnormal.
     static __device__ __forceinline__ float power(uint32_t exponent_in_place) {
         return __int_as_float(max(int(exponent_in_place & 0x7f800000u), 0x00400000));

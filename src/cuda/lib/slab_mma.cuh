@@ -2,11 +2,11 @@
 // cores.
 //
 // A row of x is two planes of int8, the high bytes of 16 bits and the low ones, times a scale a group of 32
-// columns (activations.cuh). Column n of an MMA is plane n % 2 of token n / 2 of a tile of four, or, for one token
-// alone, of its group n / 2 of four (the other groups' MMAs see zeros there), so that a lane has both sums and
-// joins them: 256 · high + low, exact in 32 bits. Groups are then scaled and added as float32 in one fixed order:
-// p_j = group j, then j + 4; halves p_0 + p_1 and p_2 + p_3; then both. So a token's bits are its own, whatever
-// stands in the other columns and whichever form multiplies.
+// columns (activations.cuh). Column n of an MMA is plane n % 2 of token n / 2 of a tile of four, or, for one
+// token alone, of its group n / 2 of four (the other groups' MMAs see zeros there), so that a lane has both
+// sums and joins them: 256 · high + low, exact in 32 bits. Groups are then scaled and added as float32 in one
+// fixed order: p_j = group j, then j + 4; halves p_0 + p_1 and p_2 + p_3; then both. So a token's bits are
+// its own, whatever stands in the other columns and whichever form multiplies.
 //
 // Activations reach the MMAs as Fragments, in registers. What a format says of itself: slab_forms.cuh.
 #pragma once
@@ -34,7 +34,8 @@ template <int kMask, int kTokens>
 struct Fragments {
     static constexpr bool kSums16 = kMask & kMask6, kSums32 = kMask & ~(kMask6 | 0xc0);
     static constexpr int kScales = kTokens == 1 ? 2 : 8;
-    // Of a group, codes of its first and last 16 columns. One token: zero where the column is another group's.
+    // Of a group, codes of its first and last 16 columns. One token: zero where the column is another
+    // group's.
     uint32_t x[8][2];
     // Scales of groups, of token t; one token: of the groups t and t + 4. Relative to `d`.
     float scale[kScales];
@@ -111,7 +112,8 @@ __device__ __forceinline__ SlabSums scaled_half(const SlabSums& h, const ItemSca
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
         v.v[row] = __fmul_rn(h.v[row], x.d * by.d[row]);
-        if constexpr (kSums) v.v[row] = fmaf(c[2 * row] + c[2 * row + 1], x.d * kSumOfX * by.m[row], v.v[row]);
+        if constexpr (kSums)
+            v.v[row] = fmaf(c[2 * row] + c[2 * row + 1], x.d * kSumOfX * by.m[row], v.v[row]);
     }
     return v;
 }
@@ -158,8 +160,7 @@ __device__ __forceinline__ void slab_item_one(const std::byte* a, const Fragment
     Form::constants(a, lane, constants);
     const SlabSums v = scaled_half<F, true>(h, Form::item(a, lane >> 2, factor), constants, x);
 #pragma unroll
-    for (int row = 0; row < 2; ++row)
-        sums.v[row] += v.v[row] + __shfl_xor_sync(0xffffffffu, v.v[row], 2);
+    for (int row = 0; row < 2; ++row) sums.v[row] += v.v[row] + __shfl_xor_sync(0xffffffffu, v.v[row], 2);
 }
 
 // Partial sums of a slab in shared memory: [token][row][warp], rows padded against bank conflicts.
@@ -175,8 +176,8 @@ __device__ __forceinline__ void store_sums(const SlabSums& s, float* red, int wa
     to[0] = s.v[0], to[8 * stride] = s.v[1];
 }
 
-// Row `lane % 16` of a finished slab for one token (red of it): the fours of warps with this half of the warp's
-// parity.
+// Row `lane % 16` of a finished slab for one token (red of it): the fours of warps with this half of the
+// warp's parity.
 __device__ __forceinline__ float slab_sum_half(const float* red, int warps, int lane) {
     const float4* v = reinterpret_cast<const float4*>(red + lane % 16 * red_stride(warps));
     float sum = 0;
