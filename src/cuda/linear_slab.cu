@@ -109,12 +109,11 @@ int pass_items(int items) {
     const int passes = (items + kLongWarps - 1) / kLongWarps;
     return std::min(items, ((items + passes - 1) / passes + 3) / 4 * 4);
 }
-// A plan; false: there is no room for `wanted` pieces.
+// A plan with passes of so many items; false: there is no room for two pieces.
 template <int kMask, int kTokens, int kBlocks>
-bool plan_long(const Lowering& l, SlabLinear& p, int room, int wanted) {
+bool plan_long(const Lowering& l, SlabLinear& p, int items, int room) {
     constexpr int kMostRoundFloats = 4096;
-    p.range_items = (p.columns / kSlabColumns + kBlocks - 1) / kBlocks;
-    p.warps = pass_items(p.range_items);
+    p.warps = items;
     p.passes = (p.range_items + p.warps - 1) / p.warps;
     share_blocks(p, l.device().sms / kBlocks);
     const int count = p.each + (p.more > 0), pieces = count * p.passes;
@@ -127,11 +126,16 @@ bool plan_long(const Lowering& l, SlabLinear& p, int room, int wanted) {
     p.ring_at = (p.ring_at + 127) / 128 * 128;
     p.stage_bytes = p.warps * largest_item<kMask>();
     p.stages = std::min({(room - p.ring_at) / p.stage_bytes, kMaxStages, pieces});
-    return !p.slabs || p.stages >= std::min(wanted, pieces);
+    return !p.slabs || p.stages >= std::min(2, pieces);
 }
 template <int kMask, int kTokens, int kBlocks>
 bool launch_long_with(Lowering& l, SlabLinear p) {
-    if (!plan_long<kMask, kTokens, kBlocks>(l, p, ring_room(l, true), 2)) return false;
+    p.range_items = (p.columns / kSlabColumns + kBlocks - 1) / kBlocks;
+    int items =
+        pass_items(p.range_items);  // fewer where shared memory is small: sums go by fours all the same
+    while (items > 0 && !plan_long<kMask, kTokens, kBlocks>(l, p, items, ring_room(l, true)))
+        items = (items - 1) / 4 * 4;
+    if (items == 0) return false;
     const int blocks = std::max(l.device().sms / kBlocks, p.slab_blocks + p.dense_blocks) * kBlocks;
     l.add(linear_slab_long<kMask, kTokens, kBlocks>, dim3(blocks), dim3(kLongThreads),
           uint32_t(p.ring_at + p.stages * p.stage_bytes), p, "slab, passes");

@@ -76,6 +76,24 @@ TEST(Lowering, CountsWhatRunsOnPlainKernels) {
     EXPECT_NE(kept.notices[0].find("norm_linear × 1 (Q4_K [24, 256])"), std::string::npos) << kept.notices[0];
 }
 
+// Risk: where shared memory is small, long rows of a format fall to plain kernels, or rows go one by one.
+TEST(Lowering, LongRowsOfEveryCountTakeSlabs) {
+    for (const char* gpu : {"h200", "rtx5090", "spark"})
+        for (const Quant quant : {Quant::q4_k, Quant::q5_k, Quant::q6_k, Quant::q8_0, Quant::q4_1})
+            for (const int32_t rows : {1, 2, 4, 5, 8})
+                for (const int32_t in : {1024, 5120, 17408}) {
+                    Tape t({}, {}, nullptr);
+                    const Tensor x = t.embed(matrix(64, in), rows);
+                    const Weight parts[] = {matrix(4096, in, quant), matrix(1024, in, Quant::q8_0)};
+                    t.norm_linear(x, matrix(1, in), 1e-5f, parts);
+                    const CudaLowering lowering = cuda_lowering(t, gpu);
+                    const std::string kernels = variants(lowering, t.instrs().size())[1];
+                    EXPECT_TRUE(kernels == "slab" || kernels == "slab, passes" ||
+                                kernels == "planes slab, passes")
+                        << gpu << ' ' << quant_name(quant) << ' ' << rows << " x " << in << ": " << kernels;
+                }
+}
+
 // Risk: a step of many rows goes through the kernels for few, row by row.
 TEST(Lowering, ManyRowsOfRawFormatsTakePlanes) {
     for (const char* gpu : {"h200", "rtx5090"}) {

@@ -60,14 +60,6 @@ __device__ __forceinline__ void bulk_copy_kept(void* to, const void* from, int b
                  "l"(from), "r"(bytes), "r"(shared_address(b))
                  : "memory");
 }
-// 16 bytes on their way to shared memory, zeros where `there` is false, past the first-level cache: it may
-// hold what an earlier kernel read there. async_wait() by the same thread sees them arrive.
-__device__ __forceinline__ void async_copy(void* to, const void* from, bool there) {
-    asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(shared_address(to)), "l"(from),
-                 "r"(there ? 16 : 0)
-                 : "memory");
-}
-__device__ __forceinline__ void async_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 // Barrier `id` of `threads` threads of the block.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
     __syncwarp();
