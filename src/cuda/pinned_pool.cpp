@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "core/log.h"
+
 namespace sparkinfer::cuda {
 namespace {
 
@@ -59,7 +61,13 @@ HostBlock PinnedPool::block(size_t bytes) {
     if (bytes < kLeastPinned) return plain_host_block(bytes);
     std::byte* block = taken(bytes);
     if (!block) block = lock_pages(bytes);
-    if (!block) return plain_host_block(bytes);
+    if (!block) {
+        if (!said_.exchange(true))
+            log_warning(
+                "{} bytes of host memory cannot be locked for the GPU: what leaves it moves more slowly",
+                bytes);
+        return plain_host_block(bytes);
+    }
     return HostBlock(block, [pool = shared_from_this(), bytes](std::byte* b) {
         const std::lock_guard lock(pool->mutex_);
         pool->free_[bytes].push_back(b);

@@ -2,6 +2,7 @@
 // alone, at the speed of the bus. Locking pages takes long, so that blocks are kept for the next of their
 // size, and a thread makes the next few ahead of their use.
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <map>
@@ -21,7 +22,7 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
     ~PinnedPool();
     PinnedPool(const PinnedPool&) = delete;
     PinnedPool& operator=(const PinnedPool&) = delete;
-    // Small blocks, and those for which no page can be locked, are plain memory.
+    // Small blocks, and those for which no page can be locked, are plain memory; the latter is said once.
     HostBlock block(size_t bytes);
 
   private:
@@ -35,6 +36,7 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
     std::condition_variable wanted_;
     size_t wanted_bytes_ = 0;  // of the blocks asked for last; 0: nothing to do
     bool ends_ = false;
+    std::atomic<bool> said_{false};  // that pages cannot be locked
 };
 
 }  // namespace sparkinfer::cuda

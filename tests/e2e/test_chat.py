@@ -76,8 +76,8 @@ def test_recurrent_states_are_kept_too(chat, recurrent):
     assert read < 40, "from a state behind the turn before"
 
 
-def test_an_answer_is_stopped_by_ctrl_c_and_the_chat_goes_on(chat, smollm2):
-    terminal = chat(smollm2, *GREEDY)
+def stop_a_story(terminal):
+    """Ctrl-C in an answer, and a question after it."""
     terminal.send("Write a long story about a lighthouse.\r")
     terminal.expect("lighthouse.")
     terminal.expect("the", 120)
@@ -85,6 +85,11 @@ def test_an_answer_is_stopped_by_ctrl_c_and_the_chat_goes_on(chat, smollm2):
     terminal.expect("stopped")
     terminal.expect(PROMPT)
     assert "4" in say(terminal, "What is 2 + 2?")
+
+
+def test_an_answer_is_stopped_by_ctrl_c_and_the_chat_goes_on(chat, smollm2):
+    terminal = chat(smollm2, *GREEDY)
+    stop_a_story(terminal)
     terminal.send(CTRL["C"])
     terminal.expect("Ctrl-C again or Ctrl-D quits")
     terminal.send(CTRL["C"])
@@ -278,13 +283,7 @@ def test_make_chat_goes_on_after_ctrl_c(binary, smollm2, tmp_path):
     command = ["make", "-f", ROOT / "Makefile", "-o", "build", "-o", "model", "chat-cpu", f"MODEL={smollm2}", "CHAT=--no-history --temp 0"]
     with Terminal(command, cwd=tmp_path) as terminal:
         terminal.expect(PROMPT)
-        terminal.send("Write a long story about a lighthouse.\r")
-        terminal.expect("lighthouse.")
-        terminal.expect("the", 120)
-        terminal.send(CTRL["C"])
-        terminal.expect("stopped")
-        terminal.expect(PROMPT)
-        assert "4" in say(terminal, "What is 2 + 2?")
+        stop_a_story(terminal)
         terminal.send(CTRL["D"])
         assert terminal.end() == 0, terminal.text[-300:]
     done = subprocess.run([*map(str, command)], cwd=tmp_path, input="x\n", capture_output=True, text=True)
